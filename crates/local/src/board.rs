@@ -239,15 +239,15 @@ impl Ends {
         is_loopback(ip) || is_loopback(self.local.ip()) || ip == self.local.ip()
     }
 
-    /// Ours alone, for who may see the other end at another address.
-    #[must_use]
-    pub const fn alone(self) -> Self {
-        let nowhere = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 0, 0, 0);
-        Self { local: self.local, remote: nowhere }
+    /// Our port alone, for who may see everything else as something else.
+    fn port_alone(self) -> Self {
+        let at = |port| SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0);
+        Self { local: at(self.local.port()), remote: at(0) }
     }
 
     /// Whether a half says that it is at our end.
-    fn begin_at(self, half: &Half) -> bool {
+    #[must_use]
+    pub fn begin_at(self, half: &Half) -> bool {
         let ports = half.ports.load(Ordering::Relaxed);
         let mut at = half.local_addr.iter().zip(words(self.local));
         ports & 0xffff == u32::from(self.local.port())
@@ -909,15 +909,16 @@ impl Board {
         self.map.slot(slot).bound.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Puts an offer on the board: our half, under the ends as we see them, or [our own](Ends::alone). Answers the number of
-    /// the word, to be asked by [`offer::taken`].
+    /// Puts an offer on the board: our half, under the ends as we see them, or, where they are
+    /// [`ROUTED`](half_flags::ROUTED), under our port alone. Answers the number of the word, to be asked by
+    /// [`offer::taken`].
     ///
     /// # Errors
     ///
     /// [`Reason::OffersFull`].
-    pub fn offer(&self, half: u32, ends: Ends) -> Result<u64, Reason> {
-        let line = self.map.offers(ends.hash());
-        let first = Map::offer_index(ends.hash());
+    pub fn offer(&self, half: u32, ends: Ends, is_routed: bool) -> Result<u64, Reason> {
+        let hash = if is_routed { ends.port_alone() } else { ends }.hash();
+        let (line, first) = (self.map.offers(hash), Map::offer_index(hash));
         let h = self.map.half_known(half);
         let note =
             |index: u64| h.offer_word.store(u32::try_from(index).unwrap_or(0), Ordering::Relaxed);
@@ -953,40 +954,38 @@ impl Board {
         })
     }
 
-    /// Finds the offer of the peer of a connection whose ends *we* see as `ends`. `fd`: our socket, whose namespace is
-    /// asked for where it matters.
-    #[must_use]
-    pub fn find(&self, ends: Ends, fd: i32) -> Option<Found<'_>> {
+    /// The offers that may be of the peer of a connection whose ends *we* see as `ends`: those that say the same ends, and
+    /// then those whose clients may see both ends at other addresses, and ours at another port. `fd`: our socket, whose
+    /// namespace is asked for where it matters.
+    pub fn offers_to(&self, ends: Ends, fd: i32) -> impl Iterator<Item = Found<'_>> {
         let theirs = ends.mirrored();
         // Other namespaces have the same addresses for their own hosts.
         let within = (self.is_across && ends.are_within()).then(|| netns_of(fd));
         let is_there =
-            |h: &Half| within.is_none_or(|at| at == Some(h.netns.load(Ordering::Relaxed)));
-        self.offers_of(theirs, |half| theirs.are_of(half) && is_there(half)).next()
+            move |h: &Half| within.is_none_or(|at| at == Some(h.netns.load(Ordering::Relaxed)));
+        let is_routed = |h: &Half| h.flags.load(Ordering::Relaxed) & half_flags::ROUTED != 0;
+        let same = self
+            .offers_under(theirs.hash(), move |h| theirs.are_of(h) && !is_routed(h) && is_there(h));
+        let routed = self.routes().then(|| {
+            self.offers_under(theirs.port_alone().hash(), move |h| {
+                let may_be = match within {
+                    Some(_) => theirs.are_of(h) && is_there(h),
+                    None => h.ports.load(Ordering::Relaxed) & 0xffff == theirs.ports() & 0xffff,
+                };
+                may_be && is_routed(h)
+            })
+        });
+        same.chain(routed.into_iter().flatten())
     }
 
-    /// The same where the client may see us at another address and port. Of several that it may be it is none.
-    #[must_use]
-    pub fn find_routed(&self, ends: Ends) -> Option<Found<'_>> {
-        if !self.routes() || ends.are_within() {
-            return None;
-        }
-        let theirs = ends.mirrored().alone();
-        let is_it = |half: &Half| {
-            half.flags.load(Ordering::Relaxed) & half_flags::ROUTED != 0 && theirs.begin_at(half)
-        };
-        let mut all = self.offers_of(theirs, is_it);
-        all.next().filter(|_| all.next().is_none())
-    }
-
-    /// The offers under such ends of the client's for whose halves this holds.
-    fn offers_of(
+    /// The offers under a hash for whose halves this holds.
+    fn offers_under(
         &self,
-        theirs: Ends,
+        hash: u64,
         is_it: impl Fn(&Half) -> bool,
     ) -> impl Iterator<Item = Found<'_>> {
-        let first = Map::offer_index(theirs.hash());
-        self.map.offers(theirs.hash()).iter().zip(first..).filter_map(move |(word, index)| {
+        let first = Map::offer_index(hash);
+        self.map.offers(hash).iter().zip(first..).filter_map(move |(word, index)| {
             let (half, taker) = offer::split(word.load(Ordering::Acquire))?;
             let h = self.map.half(half)?;
             // Before all else of the half. Acquire: the half was free before it got this number, so

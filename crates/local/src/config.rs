@@ -63,7 +63,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "routed",
         env: "SHUNT_ROUTED",
-        help: "networks whose containers on this host are reached through a router or address translation, as pods and services of Kubernetes: A/BITS, comma separated; for a directory that network namespaces share [nothing]",
+        help: "networks through which containers of this host are reached by a router or address translation, as services of Kubernetes and published ports: A/BITS, comma separated; for a directory that network namespaces share [nothing]",
     },
     Setting {
         name: "log",

@@ -37,6 +37,7 @@ mod demote;
 mod forked;
 mod left;
 mod naps;
+mod offered;
 pub mod options;
 mod peek;
 mod remains;
@@ -274,7 +275,7 @@ pub struct Conn {
     holders: AtomicU32,
     /// What the last fork has counted, to be taken back if it fails: a half plus one, and what it has made of `holders`.
     forking: [AtomicU32; 2],
-    /// Times that it was not attached because others hold it.
+    /// Times that it was not attached because others hold it; of a client: that it has received before its offer was taken.
     held: AtomicU32,
     /// Until when it may go on so, nanoseconds: see `forked::has_waited`.
     held_until: AtomicU64,
@@ -287,6 +288,8 @@ pub struct Conn {
     /// Bytes that the last receive has taken out of the ring.
     took: AtomicU32,
     ends: Guarded<Option<Ends>>,
+    /// What it began with, once that was asked for.
+    begun: Guarded<Option<Option<syn::Begun>>>,
     offer: AtomicU64,
 }
 
@@ -336,6 +339,9 @@ impl Conn {
         self.naps.reset();
         if let Some(mut ends) = self.ends.lock() {
             *ends = None;
+        }
+        if let Some(mut begun) = self.begun.lock() {
+            *begun = None;
         }
         for set in &self.sets {
             set.set.store(0, Ordering::Relaxed);

@@ -417,8 +417,8 @@ pub mod half_flags {
     pub const UNRUNG: u32 = 65536;
     /// Our process may wake the other end by doorbells alone, or is about to end: nobody is to nap for it.
     pub const BELLS: u32 = 131_072;
-    /// Of an offer: the server may see another address and port of its own than the client does, so it is found by the
-    /// client's alone.
+    /// Of an offer: the server may see other addresses than the client does, and another port of its own, so it is found by the
+    /// client's port alone.
     pub const ROUTED: u32 = 262_144;
 }
 

@@ -158,13 +158,13 @@ impl Process {
                 ends.write(half);
                 half.state.store(half_state::OFFERED, Ordering::Release);
                 self.halves.push(index);
-                if let Ok(word) = board.offer(index, ends) {
+                if let Ok(word) = board.offer(index, ends, false) {
                     self.words.push(word);
                     assert!(word < BUCKETS as u64);
                 }
             }
             1 => {
-                if let Some(found) = board.find(ends.mirrored(), -1) {
+                if let Some(found) = board.offers_to(ends.mirrored(), -1).next() {
                     assert!(ends.are_of(board.map.half(found.half).expect("a half")));
                     if input.byte().is_multiple_of(2) {
                         let server = half(input);

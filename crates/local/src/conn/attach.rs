@@ -7,11 +7,12 @@ use sys::sync::AtomicU32;
 use crate::config::End;
 use crate::turns::Turns;
 
-use crate::board::netns_of;
+use crate::board::{Found, netns_of};
 
+use super::offered::Offered;
 use super::{
     BELL, Conn, EAGAIN_RETRY, ECONNRESET, Ends, Got, Half, Kept, Level, Loc, MSG_DONTWAIT,
-    Ordering, Phase, Reason, SocketAddrV6, WaitWord, World, add64, call, diag, flag, full_fence,
+    Ordering, Phase, Reason, SocketAddrV6, WaitWord, World, add64, call, flag, full_fence,
     half_state, is_here, kernel, lock, offer, options, ring, switch, syn, taken,
 };
 
@@ -141,7 +142,6 @@ impl Conn {
             remote.set_ip(*local.ip());
         }
         let ends = Ends { local, remote };
-        let is_routed = is_routed && !ends.are_within();
         if !ends.are_within() && !w.board.is_across() || local.port() == 0 {
             return Err(Reason::PeerNotShunt);
         }
@@ -161,23 +161,21 @@ impl Conn {
         half.client.store(1, Ordering::Relaxed);
         if w.board.is_across() {
             half.netns.store(netns_of(fd).unwrap_or(0), Ordering::Relaxed);
-            if !ends.are_within() {
+            if is_routed || !ends.are_within() {
                 half.began.store(syn::began(fd, since), Ordering::Relaxed);
+            }
+            if is_routed {
+                half.flags.fetch_or(flag::ROUTED, Ordering::Relaxed);
+                w.board.note_routed();
+            } else if !ends.are_within() {
                 half.hardware.store(syn::leaves_by(w, fd, ends), Ordering::Relaxed);
             }
         }
-        let offered_by = if is_routed {
-            half.flags.fetch_or(flag::ROUTED, Ordering::Relaxed);
-            w.board.note_routed();
-            ends.alone()
-        } else {
-            ends
-        };
         // Whoever writes to our ring before we know of it wakes us through the kernel.
         self.arm_cold(w, half);
         half.state.store(half_state::OFFERED, Ordering::Release);
         w.board.note_offers(remote.port());
-        match w.board.offer(index, offered_by) {
+        match w.board.offer(index, ends, is_routed) {
             Ok(word) => {
                 self.offer.store(word, Ordering::Relaxed);
                 self.half.store(index + 1, Ordering::Relaxed);
@@ -508,12 +506,11 @@ impl Conn {
             flags & (flag::WATCHED | flag::IO_SEEN) == flag::WATCHED
                 && !is_here(peer.cpu.load(Ordering::Relaxed))
         };
-        self.own_ends(fd)
-            .and_then(|ends| w.board.find(ends, fd))
-            .filter(|found| found.taker.is_none())
-            .and_then(|found| w.board.map.half(found.half))
-            .is_some_and(waits)
-            && self.settle_server(w, fd, false)
+        self.own_ends(fd).is_some_and(|ends| {
+            let free = |found: &Found<'_>| found.taker.is_none();
+            let mut halves = w.board.offers_to(ends, fd).filter(free);
+            halves.any(|found| w.board.map.half(found.half).is_some_and(waits))
+        }) && self.settle_server(w, fd, false)
     }
 
     /// Whether clients of ours come to the port of this accepted connection. `false` is certain only once a
@@ -601,22 +598,12 @@ impl Conn {
         if !w.limits.allows(port, [*local.ip(), *remote.ip()], &w.program, End::Server) {
             return Err(Reason::Excluded);
         }
-        let exact = if alone { None } else { w.board.find(ends, fd) };
-        let found = exact.or_else(|| if alone { None } else { w.board.find_routed(ends) });
-        let Some(found) = found else {
-            return if data { Err(Reason::PeerNotShunt) } else { again };
+        let offered = if alone { Offered::Nowhere } else { self.offer_of_peer(w, fd, ends, data)? };
+        let (found, peer) = match offered {
+            Offered::Here(found, peer) => (found, peer),
+            Offered::Nowhere if data => return Err(Reason::PeerNotShunt),
+            Offered::Nowhere | Offered::NotYet => return again,
         };
-        if found.taker.is_some() {
-            // Another process attached what we both hold.
-            return Err(Reason::Shared);
-        }
-        let peer = w.board.map.half(found.half).ok_or(Reason::PeerBroken)?;
-        // Bytes of a client that has made no call that we see came by ways that we do not see.
-        let seen = if data { flag::IO_SEEN } else { flag::IO_SEEN | flag::WATCHED };
-        if peer.flags.load(Ordering::Relaxed) & seen == 0 {
-            return again;
-        }
-        self.confirm(w, fd, ends, peer)?;
         let believed = self.tcp_rx.load(Ordering::Relaxed);
         let counts = counts(fd, Some(believed)).ok_or(Reason::NoDiag)?;
         if !counts.established {
@@ -674,29 +661,6 @@ impl Conn {
         again
     }
 
-    /// The kernel's word that the offer is from the very socket at the other end.
-    fn confirm(&self, w: &World, fd: i32, ends: Ends, peer: &Half) -> Result<(), Reason> {
-        let is_elsewhere =
-            || netns_of(fd).is_none_or(|at| at != peer.netns.load(Ordering::Relaxed));
-        let is_routed = peer.flags.load(Ordering::Relaxed) & flag::ROUTED != 0;
-        if w.board.is_across() && (is_routed || is_elsewhere()) {
-            // The kernel lists the sockets of our namespace only, and by the addresses that they have.
-            return match self.options.load(Ordering::Relaxed) & options::SYN_KEPT != 0
-                && syn::is_of(
-                    fd,
-                    ends,
-                    (peer.began.load(Ordering::Relaxed), peer.hardware.load(Ordering::Relaxed)),
-                    is_routed,
-                ) {
-                true => Ok(()),
-                false => Err(Reason::NoSyn),
-            };
-        }
-        let found = w.board.who_is(ends.remote, ends.local)?;
-        let is_it = |found: diag::Peer| found.cookie == peer.cookie.load(Ordering::Relaxed);
-        found.is_some_and(is_it).then_some(()).ok_or(Reason::ForgedOffer)
-    }
-
     /// [`Self::taken_by_tcp`], where the peer has not gone back to TCP: how many are the program's.
     #[must_use]
     pub fn after_tcp_recv(
@@ -741,9 +705,11 @@ impl Conn {
                         turns.next("has taken it", self);
                         continue;
                     }
-                    let _counting = lock::lock(&self.counting);
+                    let counting = lock::lock(&self.counting);
                     if self.phase() == Phase::Offered && !self.is_taken(w) {
                         self.tcp_rx.fetch_add(n as u64, Ordering::Relaxed);
+                        drop(counting);
+                        self.gives_up(w, fd, n);
                         return Some(all);
                     }
                 }
@@ -782,6 +748,14 @@ impl Conn {
         mine.drained.store(announced, Ordering::Relaxed);
         mine.tcp_rx.store(taken + first as u64, Ordering::Relaxed);
         Some(Kept { first, bells, behind })
+    }
+
+    /// Takes the offer back if the peer has sent so much, for so long, that it is none of ours: who waits for its bytes need
+    /// not look at the offer as well.
+    fn gives_up(&'static self, w: &World, fd: i32, n: usize) {
+        if n > 0 && self.counted(w) && self.has_waited() {
+            let _ = self.keep_tcp(w, fd, Reason::Waiting);
+        }
     }
 
     /// Takes the offer back for good: something is about to happen that only TCP can do. `false`:

@@ -184,12 +184,18 @@ impl Conn {
 
     /// Server: not now, perhaps when the others have let go of it. `data`: bytes have just arrived.
     pub(super) fn held_by_others<T>(&self, w: &World, data: bool) -> Result<Option<T>, Reason> {
-        if !data || !has_waited(&self.held, &self.held_until, call::now_ns) {
+        if !data || !self.has_waited() {
             return Ok(None);
         }
         // For people: the child of a server has no slot yet.
         let _ = w.board.ensure_slot();
         Err(Reason::Shared)
+    }
+
+    /// Whether who has just received once more has done so for so long that nobody lets go of the connection any more: as a
+    /// server that others hold, or as the client of one.
+    pub(super) fn has_waited(&self) -> bool {
+        has_waited(&self.held, &self.held_until, call::now_ns)
     }
 
     /// To be called in a forked child, whose only thread is in these calls; descriptors are to be counted into

@@ -72,16 +72,37 @@ fn emit(address: [u8; 6]) -> u64 {
     u64::from_be_bytes([a, b, c, d, e, f, 0, 1])
 }
 
-/// Whether the connection that was accepted as `fd` is one of which a client says [when it began](Half::began) and [from
-/// where](Half::hardware). The kernel tells it once. `is_routed`: it may have come by a router.
-pub(super) fn is_of(fd: i32, ends: Ends, (began, hardware): (u64, u64), is_routed: bool) -> bool {
-    let mut segment = [0; SEGMENT];
-    let Ok(len) = call::getsockopt_bytes(fd, TCP, TCP_SAVED_SYN, &mut segment) else {
-        return false;
-    };
-    let (from, packet) = unwrapped(&segment[..len]);
-    let is_direct = hardware != 0 && from.map(emit) == Some(hardware);
-    (is_routed || is_direct) && began != 0 && stamp(packet, ends).is_some_and(|at| fits(at, began))
+/// What the first segment of an accepted connection says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Begun {
+    stamp: u32,
+    /// The hardware address that it came from, as [`Half::hardware`] has it; 0: from none.
+    from: u64,
+}
+
+impl Begun {
+    /// `segment`: from the header of the link on. `None`: it is not of this connection, or has no time stamp.
+    fn parse(segment: &[u8], ends: Ends) -> Option<Self> {
+        let (from, packet) = unwrapped(segment);
+        Some(Self { stamp: stamp(packet, ends)?, from: from.map_or(0, emit) })
+    }
+
+    /// Whether it is of the connection of this client's half.
+    pub(super) fn is_of(self, client: &Half) -> bool {
+        let is_routed = client.flags.load(Ordering::Relaxed) & flag::ROUTED != 0;
+        self.fits(
+            client.began.load(Ordering::Relaxed),
+            client.hardware.load(Ordering::Relaxed),
+            is_routed,
+        )
+    }
+
+    /// Whether it is of the connection of which a client says [when it began](Half::began) and [from
+    /// where](Half::hardware). `is_routed`: it may have come by a router.
+    fn fits(self, began: u64, hardware: u64, is_routed: bool) -> bool {
+        let is_direct = hardware != 0 && self.from == hardware;
+        (is_routed || is_direct) && began != 0 && fits(self.stamp, began)
+    }
 }
 
 /// Who has sent a frame, and the packet in it. On links without a header of their own there is only the packet.
@@ -148,6 +169,19 @@ fn stamp(segment: &[u8], ends: Ends) -> Option<u32> {
 }
 
 impl Conn {
+    /// What our connection began with; `None`: it is not kept, or without a time stamp. The kernel tells it once.
+    pub(super) fn begun(&self, fd: i32, ends: Ends) -> Option<Begun> {
+        if self.options.load(Ordering::Relaxed) & options::SYN_KEPT == 0 {
+            return None;
+        }
+        let mut begun = self.begun.lock()?;
+        *begun.get_or_insert_with(|| {
+            let mut segment = [0; SEGMENT];
+            let len = call::getsockopt_bytes(fd, TCP, TCP_SAVED_SYN, &mut segment).ok()?;
+            Begun::parse(&segment[..len], ends)
+        })
+    }
+
     /// Has a listener keep what its connections begin with, unless the program looks at that itself. Who has it from a
     /// program under Shunt finds it so.
     pub fn keep_syns(&self, fd: i32) {

@@ -32,10 +32,18 @@ fn a_connection_is_known_by_its_first_segment() {
             interface::hardware_towards(server.as_raw_fd(), *ends.local.ip(), *ends.remote.ip()),
             None
         );
-        assert!(is_of(server.as_raw_fd(), ends, (began, 0), true), "{at}");
-        assert!(!is_of(server.as_raw_fd(), ends, (began, 0), true), "{at}: told once");
-        let (_client, server, began, ends) = connected(at, &Conn::default());
-        assert!(!is_of(server.as_raw_fd(), ends, (began, 0), false), "{at}: from nowhere");
+        let begun = conn.begun(server.as_raw_fd(), ends).unwrap();
+        assert!(begun.fits(began, 0, true), "{at}");
+        assert!(!begun.fits(began, 0, false), "{at}: from nowhere");
+        assert!(!begun.fits(0, 0, true), "{at}: it is not known when");
+        // The kernel tells it once, and we remember it.
+        assert_eq!(conn.begun(server.as_raw_fd(), ends), Some(begun), "{at}");
+        let other = Conn::default();
+        assert_eq!(other.begun(server.as_raw_fd(), ends), None, "{at}: not kept");
+        other.options.store(options::SYN_KEPT, Ordering::Relaxed);
+        for _ in 0..2 {
+            assert_eq!(other.begun(server.as_raw_fd(), ends), None, "{at}: told before");
+        }
         let (_client, server, began, ends) = connected(at, &Conn::default());
         let mut segment = [0; SEGMENT];
         let fd = server.as_raw_fd();

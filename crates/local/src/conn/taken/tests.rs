@@ -165,6 +165,26 @@ fn a_byte_like_a_doorbell_is_one_of_the_stream_where_nobody_has_taken_the_offer(
     assert!(!client.conn.settle_at_bell(client.w, client.fd(), Some(BELL)));
 }
 
+/// A client whose peer sends on and on by TCP: it is none of ours, and its offer is not looked at for ever.
+#[test]
+fn a_peer_that_goes_on_by_tcp_has_no_offer_any_more() {
+    let [client, server] = ends();
+    let receives = || client.conn.after_tcp_recv(client.w, client.fd(), 1, Some(b'x'));
+    for _ in 0..200 {
+        assert_eq!((receives(), client.conn.phase()), (Some(1), Phase::Offered), "not so soon");
+    }
+    // As long ago as can be.
+    client.conn.held_until.store(1, Ordering::Relaxed);
+    // The end is no byte.
+    let end = client.conn.after_tcp_recv(client.w, client.fd(), 0, None);
+    assert_eq!((end, client.conn.phase()), (Some(0), Phase::Offered));
+    let moves = client.w.offer_moves();
+    assert_eq!((receives(), client.conn.phase()), (Some(1), Phase::Tcp));
+    assert_eq!(client.word(), 0, "withdrawn");
+    assert_ne!(client.w.offer_moves(), moves, "who looks at offers is told");
+    assert!(!server.settle(true), "taken, and nobody knows");
+}
+
 /// The server has taken the word at the moment in which the client found it overwritten: the client's decision counts.
 #[test]
 fn a_server_waits_for_a_client_that_is_in_doubt() {
