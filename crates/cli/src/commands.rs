@@ -12,6 +12,7 @@ use crate::config::{self, SettingOptions};
 use crate::defrag::{self, DefragArguments};
 use crate::engine::{self, EngineArguments};
 use crate::serve::{self, ServeArguments};
+use crate::share::{self, ShareArguments};
 use crate::{doctor, man, run, stat, top};
 
 const EXIT_OK: u8 = 0;
@@ -100,6 +101,15 @@ Examples:
   \\\\server\\music (Windows), smb://server/music (macOS), mount -t cifs //server/music /mnt (Linux)
 
 A SIZE is a number of bytes or ends in K, M or G.";
+
+pub(crate) const EXAMPLES_SHARE: &str = "\
+Examples:
+  sudo groupadd web && sudo usermod -aG web app && sudo usermod -aG web postgres
+  sudo shunt share --group web                       the users of web, in /dev/shm/shunt-web
+  sudo shunt share --group web --containers          and containers; says how to start them
+  sudo shunt share --group 1002 /run/shunt-web
+  SHUNT_DIR=/dev/shm/shunt-web shunt doctor PROGRAM    whether it may come in
+  podman unshare shunt share --group 0 --containers /dev/shm/shunt-$USER    for rootless containers";
 
 pub(crate) const EXAMPLES_COMPLETIONS: &str = "\
 Examples:
@@ -253,6 +263,19 @@ enum Command {
         after_help = examples_serve()
     )]
     Serve(Box<ServeArguments>),
+    /// Make a directory in which users who trust each other, or containers, meet
+    #[command(
+        long_about = "Make a directory in which programs of several users, or of containers, meet in shared memory.\n\n\
+            Programs of one user in one network namespace meet by themselves. Users of a group meet in a directory that \
+            root has opened to it, and that each program is told of: SHUNT_DIR, or `dir` in the configuration file. With \
+            --containers those of all network namespaces do. What users who share a directory can do to each other is what \
+            programs of one user can: read and change what they say over Shunt (SECURITY.md).\n\n\
+            A directory that is there already is used if it is root's, closed to others, and holds nothing else. What to do \
+            next is told on standard output.",
+        override_usage = "shunt share --group GROUP [--containers] [DIR]",
+        after_help = EXAMPLES_SHARE
+    )]
+    Share(ShareArguments),
     /// Print what has a shell complete commands, options and file names
     #[command(
         long_about = "Print what has a shell complete commands, options and file names. Packages of Shunt have it in its \
@@ -418,6 +441,7 @@ fn perform(command: Command) -> Result<u8, (u8, anyhow::Error)> {
         Command::Defrag(arguments) => defrag::defrag(&arguments),
         Command::Engine(arguments) => engine::engine(&arguments).map(|()| EXIT_OK).map_err(failed),
         Command::Serve(arguments) => serve::serve(&arguments).map(|()| EXIT_OK).map_err(failed),
+        Command::Share(arguments) => share::share(&arguments).map(|()| EXIT_OK).map_err(failed),
         Command::Completions { shell } => completions(shell).map(|()| EXIT_OK).map_err(failed),
         Command::Man { dir } => man::write(&dir).map(|()| EXIT_OK).map_err(failed),
     }

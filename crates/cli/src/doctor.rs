@@ -439,7 +439,7 @@ fn absent_directory_check(dir: &Path) -> Check {
     }
 }
 
-fn space_checks(dir: &Path) -> Vec<Check> {
+pub(crate) fn space_checks(dir: &Path) -> Vec<Check> {
     let Some(existing) = dir.ancestors().find(|d| d.exists()) else { return Vec::new() };
     let shown = existing.display();
     let fs = match statfs(existing) {

@@ -20,6 +20,7 @@ mod program;
 mod run;
 mod serve;
 mod service;
+mod share;
 mod snapshot;
 mod sockets;
 mod stat;

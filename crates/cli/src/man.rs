@@ -368,6 +368,7 @@ fn more_sections(roff: &mut Roff, name: &str) {
         "shunt-stat" => (Some(commands::EXAMPLES_STAT), STAT_EXIT),
         "shunt-stat-smb" => (None, SERVE_EXIT),
         "shunt-top" => (None, STAT_EXIT),
+        "shunt-share" => (Some(commands::EXAMPLES_SHARE), MAIN_EXIT),
         "shunt-completions" => (Some(commands::EXAMPLES_COMPLETIONS), MAIN_EXIT),
         "shunt-engine" => (Some(commands::EXAMPLES_ENGINE), ENGINE_EXIT),
         "shunt-serve" => (Some(commands::EXAMPLES_SERVE), SERVE_EXIT),

@@ -160,11 +160,20 @@ impl Press {
         // Where the program looks for it: ../lib/shunt.
         let library = "libshunt_preload.so";
         tree.library(&self.built(library)?, &format!("{at}/lib/shunt/{library}"))?;
+        // As the loaders of Arch, of Fedora and SUSE, and of Debian write `$LIB`, for containers that have one of these or
+        // another C library: `/usr/lib/shunt/$LIB/libshunt_preload.so` is there for whom it can be loaded.
+        let multiarch = format!("lib/{}-linux-gnu", env::consts::ARCH);
+        for lib in ["lib", "lib64", &multiarch] {
+            let up = "../".repeat(lib.split('/').count());
+            tree.link(&format!("{up}{library}"), &format!("{at}/lib/shunt/{lib}/{library}"))?;
+        }
         self.completions(tree, at)?;
         self.manual(tree, at)?;
         self.units(tree, at)?;
         let doc = format!("{at}/share/doc/shunt");
-        for page in ["README.md", "SECURITY.md", "docs/serve.md", "docs/devices.md"] {
+        for page in
+            ["README.md", "SECURITY.md", "docs/serve.md", "docs/devices.md", "docs/containers.md"]
+        {
             let name = Path::new(page).file_name().unwrap_or_default();
             tree.file(&self.root.join(page), &format!("{doc}/{}", name.display()))?;
         }

@@ -1,7 +1,7 @@
 //! A folder that looks as `/` will once a package is there.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -81,6 +81,12 @@ impl Tree {
         self.stripped(from, to, 0o644)
     }
 
+    /// A symbolic link to `target`, as it stands in it.
+    pub(super) fn link(&self, target: &str, to: &str) -> anyhow::Result<()> {
+        let path = self.place(to)?;
+        symlink(target, &path).with_context(|| format!("{to} to {target}"))
+    }
+
     /// Without what a debugger reads; the names of functions stay, for backtraces and `perf`.
     fn stripped(&self, from: &Path, to: &str, mode: u32) -> anyhow::Result<()> {
         let path = self.put(from, to, 0o644)?;
@@ -88,7 +94,7 @@ impl Tree {
         Ok(fs::set_permissions(&path, Permissions::from_mode(mode))?)
     }
 
-    /// All files, by name, as they will be named below `/`.
+    /// All files, by name, as they will be named below `/`; links are none.
     pub(super) fn files(&self) -> anyhow::Result<Vec<String>> {
         let mut found = Vec::new();
         let mut folders = vec![self.root.path().to_owned()];
@@ -97,7 +103,7 @@ impl Tree {
                 let path = entry?.path();
                 if path.is_dir() {
                     folders.push(path);
-                } else {
+                } else if !path.is_symlink() {
                     let name = path.strip_prefix(self.root.path())?;
                     found.push(name.to_str().context("a name that is no text")?.to_owned());
                 }

@@ -1,0 +1,213 @@
+//! `shunt share`: makes a directory in which users who trust each other, or containers, share a board.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use local::board::{self, Board};
+
+use crate::{doctor, run};
+
+/// Who may enter: root, and the group; nobody removes what another one has made there.
+const MODE: u32 = 0o3770;
+/// Says that the board is for all network namespaces.
+const ACROSS: &str = "all-namespaces";
+const O_NOFOLLOW: i32 = 0o400_000;
+const O_DIRECTORY: i32 = 0o200_000;
+/// Descriptors from here on are out of the way of others; there are none here.
+const HIGH: i32 = 64;
+
+#[derive(Args, Debug)]
+pub(crate) struct ShareArguments {
+    /// The group whose users share it, by name or number
+    #[arg(long, value_name = "GROUP")]
+    group: String,
+    /// Also share it between all network namespaces of this host, as containers have
+    #[arg(long)]
+    containers: bool,
+    /// The directory, in memory [/dev/shm/shunt-GROUP]
+    dir: Option<PathBuf>,
+}
+
+/// A group, as the system has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Group {
+    name: String,
+    number: u32,
+}
+
+/// Makes the directory, or sees that it is as it should be, and says how to use it.
+pub(crate) fn share(arguments: &ShareArguments) -> anyhow::Result<()> {
+    ensure!(
+        sys::call::geteuid() == 0,
+        "only a directory of root's is shared by users: sudo shunt share (in the user namespace of rootless containers: \
+         podman unshare shunt share)"
+    );
+    let group = group(&arguments.group)?;
+    let usual = || PathBuf::from(format!("/dev/shm/shunt-{}", group.name));
+    let dir = arguments.dir.clone().unwrap_or_else(usual);
+    let dir = std::path::absolute(&dir).with_context(|| dir.display().to_string())?;
+    let Some(text) = dir.to_str().filter(|text| !text.contains([':', '\n'])) else {
+        bail!("{}: containers cannot be told of a directory with such a name", dir.display());
+    };
+    make(&dir, group.number, arguments.containers)?;
+    // The file in it is root's then: no member can put another one in its place.
+    let made = Board::join(Some(text), HIGH);
+    made.map_err(|e| anyhow::anyhow!("{text}: {e}"))?;
+    for check in doctor::space_checks(&dir) {
+        if let Some(advice) = check.advice {
+            eprintln!("shunt: {}: {}", check.found, advice);
+        }
+    }
+    let library = run::find_library().ok();
+    let is_across = board::is_across(Some(text));
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let said = instructions(text, &group, is_across, library.as_deref(), is_of_the_host(&map));
+    std::io::stdout().write_all(said.as_bytes())?;
+    Ok(())
+}
+
+/// A group by its name or number.
+fn group(said: &str) -> anyhow::Result<Group> {
+    if let Ok(number) = said.parse() {
+        return Ok(Group { name: said.to_owned(), number });
+    }
+    // The system's own look-up: groups may be those of a network.
+    let mut asked = Command::new("getent");
+    let told = asked.args(["group", "--", said]).stderr(Stdio::null()).output();
+    let told =
+        told.context("getent(1), which knows the groups, does not run: name it by its number")?;
+    parse(&String::from_utf8_lossy(&told.stdout)).with_context(|| {
+        format!("there is no group {said}: make it (groupadd {said}), and add users (usermod -aG {said} USER)")
+    })
+}
+
+/// A line of `/etc/group`.
+fn parse(line: &str) -> Option<Group> {
+    let mut fields = line.lines().next()?.split(':');
+    let (name, _, number) = (fields.next()?, fields.next()?, fields.next()?);
+    Some(Group { name: name.to_owned(), number: number.parse().ok()? })
+}
+
+/// Makes the directory for a group, unless it is there and nothing else than that.
+fn make(dir: &Path, group: u32, is_across: bool) -> anyhow::Result<()> {
+    let shown = dir.display();
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => is_for_this(dir, group)?,
+        Err(e) => return Err(e).with_context(|| format!("{shown} cannot be made")),
+    }
+    let mut options = OpenOptions::new();
+    let opened = options.read(true).custom_flags(O_NOFOLLOW | O_DIRECTORY).open(dir);
+    let opened = opened.with_context(|| format!("{shown} cannot be opened"))?;
+    fchown(&opened, Some(0), Some(group)).with_context(|| format!("{shown}: its group"))?;
+    opened
+        .set_permissions(fs::Permissions::from_mode(MODE))
+        .with_context(|| format!("{shown}: its mode"))?;
+    if is_across {
+        say_across(dir).with_context(|| format!("{shown}/{ACROSS} cannot be made"))?;
+    }
+    Ok(())
+}
+
+/// Whether something that is there may become, or is, such a directory: it is nobody's else and for nothing else.
+fn is_for_this(dir: &Path, group: u32) -> anyhow::Result<()> {
+    let shown = dir.display();
+    let at = fs::symlink_metadata(dir).with_context(|| format!("{shown}"))?;
+    ensure!(at.is_dir(), "{shown} is there already, and is not a directory");
+    ensure!(
+        at.uid() == 0,
+        "{shown} is there already, and belongs to user {}: name another one",
+        at.uid()
+    );
+    ensure!(
+        at.mode() & 0o007 == 0,
+        "{shown} is there already, and open to everybody: name another one"
+    );
+    let names: Vec<_> = fs::read_dir(dir)
+        .and_then(|all| all.map(|entry| entry.map(|entry| entry.file_name())).collect())
+        .with_context(|| format!("{shown} cannot be read"))?;
+    let is_ours =
+        |name: &str| name == ACROSS || name.starts_with("board-") || name.starts_with("engine-");
+    if let Some(other) = names.iter().find(|name| !name.to_str().is_some_and(is_ours)) {
+        bail!("{shown} holds {}, so it is for something else: name another one", other.display());
+    }
+    ensure!(
+        names.is_empty() || at.gid() == group,
+        "{shown} is shared by group {}: remove it (rm -r {shown}) when no program uses it",
+        at.gid()
+    );
+    Ok(())
+}
+
+fn say_across(dir: &Path) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create_new(true).mode(0o640).custom_flags(O_NOFOLLOW);
+    match options.open(dir.join(ACROSS)) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+        made => made.map(|_: File| ()),
+    }
+}
+
+/// Whether a process with this map of users has those of the host, and not those of a user namespace.
+fn is_of_the_host(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// What to do next. `is_host`: by who starts with the host, if somebody writes that down.
+fn instructions(
+    dir: &str,
+    group: &Group,
+    is_across: bool,
+    library: Option<&Path>,
+    is_host: bool,
+) -> String {
+    let Group { name, number } = group;
+    let place = Path::new(dir).file_name().unwrap_or_default().display();
+    let whom = if is_across { ", in all network namespaces" } else { "" };
+    let mut said = format!(
+        "{dir} is shared by the users of group {name} ({number}){whom}.\n\n\
+         Programs of root and of these users:\n  \
+           SHUNT_DIR={dir} shunt run -- PROGRAM\n"
+    );
+    if is_across {
+        let library = library.unwrap_or_else(|| Path::new("/usr/lib/shunt/libshunt_preload.so"));
+        let folder = library.parent().unwrap_or_else(|| Path::new("/")).display();
+        said += &format!(
+            "\nContainers, whose images need not be changed:\n  \
+               docker run -v {dir}:{dir} -v {folder}:/usr/lib/shunt:ro --group-add {number} \\\n    \
+                 -e SHUNT_DIR={dir} -e 'LD_PRELOAD={}' IMAGE\n",
+            in_container(library)
+        );
+    }
+    if !is_host {
+        said += "\nIt is in memory: make it again after a start of the host.\n";
+        return said;
+    }
+    said += &format!(
+        "\nIt is in memory. To have it after a start of the host, put into /etc/tmpfiles.d/{place}.conf:\n  \
+           d {dir} {MODE:o} root {name}\n"
+    );
+    if is_across {
+        said += &format!("  f {dir}/{ACROSS} 0640 root {name}\n");
+    }
+    said
+}
+
+/// What the loader of a container is told to load. `$LIB` is its own word for where its libraries are; the C library that
+/// has no such word is not the one that ours is for, and looks for a file that is not there.
+fn in_container(library: &Path) -> String {
+    let name = library.file_name().unwrap_or_default().display();
+    let is_laid_out = library
+        .parent()
+        .is_some_and(|at| at.join("lib64").join(library.file_name().unwrap_or_default()).exists());
+    let any = if is_laid_out { "$LIB/" } else { "" };
+    format!("/usr/lib/shunt/{any}{name}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+use std::os::unix::fs::chown;
+
+use tempfile::TempDir;
+
+use super::*;
+
+const GROUP: u32 = 61_100;
+
+fn is_root() -> bool {
+    let is = sys::call::geteuid() == 0;
+    if !is {
+        println!("skipped: only root gives directories to groups");
+    }
+    is
+}
+
+/// Its owner, its group and its mode.
+fn whose(dir: &Path) -> [u32; 3] {
+    let at = fs::symlink_metadata(dir).unwrap();
+    [at.uid(), at.gid(), at.mode() & 0o7777]
+}
+
+#[test]
+fn groups_are_named_or_numbered() {
+    let found = |name: &str, number| Group { name: name.to_owned(), number };
+    assert_eq!(group("1002").unwrap(), found("1002", 1002));
+    assert_eq!(group("root").unwrap(), found("root", 0));
+    let unknown = format!("{:#}", group("no-such-group").unwrap_err());
+    assert!(unknown.contains("groupadd no-such-group"), "{unknown}");
+    // No option of the program that is asked.
+    assert!(group("--help").is_err());
+    assert_eq!(parse("web:x:1002:app,postgres\n"), Some(found("web", 1002)));
+    for none in ["", "\n", "web", "web:x", "web:x:", "web:x:many:"] {
+        assert_eq!(parse(none), None, "{none:?}");
+    }
+}
+
+#[test]
+fn a_directory_is_made_once() {
+    if !is_root() {
+        return;
+    }
+    let place = TempDir::new().unwrap();
+    let dir = place.path().join("shared");
+    for is_across in [false, true, true, false] {
+        make(&dir, GROUP, is_across).unwrap();
+        assert_eq!(whose(&dir), [0, GROUP, MODE]);
+    }
+    let across = dir.join(ACROSS);
+    assert_eq!(whose(&across), [0, GROUP, 0o640]);
+    fs::write(dir.join("board-all-v0"), "").unwrap();
+    make(&dir, GROUP, true).unwrap();
+    // A board of the one group is not another one's.
+    let other = make(&dir, GROUP + 1, true).unwrap_err().to_string();
+    assert!(other.contains("shared by group 61100") && other.contains("rm -r"), "{other}");
+    assert_eq!(whose(&dir), [0, GROUP, MODE], "left as it was");
+}
+
+#[test]
+fn what_is_for_something_else_stays_as_it_is() {
+    if !is_root() {
+        return;
+    }
+    let place = TempDir::new().unwrap();
+    let refused = |dir: &Path, why: &str| {
+        let before = fs::symlink_metadata(dir).ok().map(|_| whose(dir));
+        let said = format!("{:#}", make(dir, GROUP, true).unwrap_err());
+        assert!(said.contains(why), "{said}");
+        assert_eq!(fs::symlink_metadata(dir).ok().map(|_| whose(dir)), before, "{why}");
+        assert!(!dir.join(ACROSS).exists(), "{why}");
+    };
+    let made = |name: &str, mode| {
+        let dir = place.path().join(name);
+        fs::create_dir(&dir).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
+        dir
+    };
+    refused(&made("open", 0o1777), "open to everybody");
+    let other = made("other", 0o700);
+    chown(&other, Some(61_001), None).unwrap();
+    refused(&other, "belongs to user 61001");
+    let full = made("full", 0o700);
+    fs::write(full.join("letters"), "").unwrap();
+    refused(&full, "holds letters");
+    let file = place.path().join("file");
+    fs::write(&file, "").unwrap();
+    refused(&file, "not a directory");
+    let link = place.path().join("link");
+    std::os::unix::fs::symlink(made("target", 0o700), &link).unwrap();
+    refused(&link, "not a directory");
+    assert_eq!(whose(&place.path().join("target")), [0, whose(place.path())[1], 0o700]);
+    refused(&place.path().join("none/below"), "cannot be made");
+    // What is empty, and closed, becomes one.
+    make(&made("empty", 0o700), GROUP, false).unwrap();
+}
+
+#[test]
+fn what_to_do_next_can_be_copied() {
+    let place = TempDir::new().unwrap();
+    let library = place.path().join("libshunt_preload.so");
+    let group = Group { name: "web".into(), number: 1002 };
+    let said = instructions("/dev/shm/shunt-web", &group, false, Some(&library), true);
+    assert!(said.contains("SHUNT_DIR=/dev/shm/shunt-web shunt run -- PROGRAM"), "{said}");
+    assert!(said.contains("/etc/tmpfiles.d/shunt-web.conf"), "{said}");
+    assert!(said.contains("d /dev/shm/shunt-web 3770 root web"), "{said}");
+    assert!(!said.contains("docker") && !said.contains(ACROSS), "{said}");
+    // As it lies where it was built, and as packages lay it out.
+    let said = instructions("/dev/shm/shunt-web", &group, true, Some(&library), true);
+    let folder = place.path().display();
+    assert!(said.contains(&format!("-v {folder}:/usr/lib/shunt:ro --group-add 1002")), "{said}");
+    assert!(said.contains("'LD_PRELOAD=/usr/lib/shunt/libshunt_preload.so'"), "{said}");
+    assert!(said.contains("f /dev/shm/shunt-web/all-namespaces 0640 root web"), "{said}");
+    fs::create_dir(place.path().join("lib64")).unwrap();
+    fs::write(place.path().join("lib64/libshunt_preload.so"), "").unwrap();
+    let said = instructions("/dev/shm/shunt-web", &group, true, Some(&library), true);
+    assert!(said.contains("'LD_PRELOAD=/usr/lib/shunt/$LIB/libshunt_preload.so'"), "{said}");
+    let said = instructions("/dev/shm/shunt-ann", &group, true, Some(&library), false);
+    assert!(!said.contains("tmpfiles") && said.contains("make it again"), "{said}");
+    assert!(is_of_the_host("         0          0 4294967295\n"));
+    for other in ["", "0 1000 1\n1 100000 65536\n", "0 0 1\n"] {
+        assert!(!is_of_the_host(other), "{other:?}");
+    }
+}
