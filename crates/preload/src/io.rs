@@ -971,7 +971,7 @@ pub(crate) fn broken_pipe(moved: usize, flags: c_int) -> Outcome {
     }
     if flags & libc::MSG_NOSIGNAL == 0 {
         // SAFETY: raising a signal in this thread is always allowed.
-        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
+        unsafe { libc::raise(libc::SIGPIPE) };
     }
     Err(libc::EPIPE)
 }

@@ -3,6 +3,8 @@
 //! `hooks` holds the signatures; a descriptor that we do not follow costs one load. Whatever goes wrong with one that we do follow goes wrong for that connection only.
 
 mod alloc;
+#[cfg(not(test))]
+mod alone;
 mod carried;
 mod fds;
 mod finally;
@@ -16,6 +18,7 @@ mod ready;
 mod real;
 mod remains;
 mod remote;
+mod symbols;
 
 use std::ffi::c_int;
 

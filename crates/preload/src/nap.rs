@@ -197,11 +197,8 @@ pub(crate) fn ask_once() {
 
 /// What sleeps in the program's place is a cancellation point, as `recv` and `poll` are.
 pub(crate) fn cancelled() {
-    unsafe extern "C-unwind" {
-        fn pthread_testcancel();
-    }
     // SAFETY: it unwinds from here, if it does, as from the calls of libc that wait.
-    unsafe { pthread_testcancel() }
+    unsafe { crate::real::pthread_testcancel() }
 }
 
 static GOES_ON: AtomicU32 = AtomicU32::new(0);

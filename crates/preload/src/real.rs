@@ -1,4 +1,4 @@
-//! The functions behind ours: the next definition of each name, as the linker finds it.
+//! The functions behind ours: the next definition of each name, as the loader would find it ([`crate::symbols`]).
 //!
 //! Resolved once, before the program's `main`; a call that comes even earlier resolves its own.
 
@@ -7,14 +7,14 @@
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::symbols::{self, Begin};
 use libc::{
     FILE, aiocb, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
     rlimit, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 fn find(name: &CStr) -> *mut c_void {
-    // SAFETY: a name that ends; asking changes nothing.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+    symbols::find(name, Begin::BehindUs)
 }
 
 /// libc's function of that name, found once: for those that are gone on to, and not called. Never null.
@@ -54,6 +54,13 @@ pub(crate) fn errno() -> c_int {
 
 macro_rules! real {
     ($($name:ident($($arg:ident: $t:ty),*) -> $r:ty;)*) => {
+        /// All of them.
+        #[cfg(test)]
+        pub(crate) const NAMES: &[&CStr] = &[$({
+            // SAFETY: ends in a NUL.
+            unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) }
+        }),*];
+
         $(
             #[doc = concat!("libc's `", stringify!($name), "`.")]
             ///
@@ -218,4 +225,5 @@ real! {
     socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int;
     pipe(pair: *mut c_int) -> c_int;
     pipe2(pair: *mut c_int, flags: c_int) -> c_int;
+    pthread_testcancel() -> ();
 }

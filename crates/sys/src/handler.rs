@@ -56,7 +56,7 @@ impl Blocked {
         // SAFETY: a set of ours.
         unsafe { libc::sigfillset(&raw mut all) };
         // SAFETY: valid sets; it cannot fail with this `how`.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
         Self { before, _thread: PhantomData }
     }
 }
@@ -71,7 +71,7 @@ impl Drop for Blocked {
     fn drop(&mut self) {
         // SAFETY: the set that was in force.
         unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut())
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut())
         };
     }
 }

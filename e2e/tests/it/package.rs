@@ -72,3 +72,33 @@ fn the_package_brings_all_and_leaves_nothing() {
     ];
     assert_eq!(tried.out.lines().collect::<Vec<_>>(), expected, "{}", tried.err);
 }
+
+/// It is loaded into what is there, in a container with an older system too: what it asked for beyond that would keep
+/// programs from starting.
+#[test]
+fn the_library_asks_for_no_more_than_an_old_c_library() {
+    if installed("objdump").is_none() {
+        return skipped("there is no objdump");
+    }
+    let library = built("libshunt_preload.so");
+    let said = outcome(Command::new("objdump").arg("-p").arg(&library), LIMIT);
+    assert_eq!(said.code, 0, "{said:?}");
+    let needed = said.out.lines().filter_map(|line| line.trim().strip_prefix("NEEDED"));
+    let mut needed: Vec<&str> =
+        needed.map(str::trim).filter(|name| !name.starts_with("ld-linux")).collect();
+    needed.sort_unstable();
+    assert_eq!(needed, ["libc.so.6"]);
+    let versions = said.out.split_whitespace().filter_map(|word| word.strip_prefix("GLIBC_2."));
+    let newest =
+        versions.filter_map(|version| version.split('.').next()?.parse::<u32>().ok()).max();
+    // 2.18, which Rust's library asks for weakly, where it is not optimised with ours.
+    assert!(newest.is_some_and(|newest| newest <= 18), "{}", said.out);
+    // And it gives programs no names but those that it stands in front of.
+    let shown = outcome(Command::new("objdump").arg("-T").arg(&library), LIMIT);
+    for hidden in
+        ["dlsym", "gettid", "statx", "stat64", "fstat64", "pthread_key_create", "_Unwind_Resume"]
+    {
+        let is_it = |line: &&str| line.split_whitespace().last() == Some(hidden);
+        assert_eq!(shown.out.lines().find(is_it), None, "{hidden}");
+    }
+}

@@ -42,11 +42,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
 fn is_only_thread() -> bool {
     // A link for each thread, and the folder's own two. Nothing is allocated: a child may come from a fork in which
     // another thread held the allocator.
-    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: a name that ends, and a place for the answer.
-    let known = unsafe { libc::stat(c"/proc/self/task".as_ptr(), stat.as_mut_ptr()) } == 0;
-    // SAFETY: the kernel has filled it.
-    !known || unsafe { stat.assume_init() }.st_nlink <= 3
+    call::lstat(c"/proc/self/task").map_or(true, |stat| stat.st_nlink <= 3)
 }
 
 #[unsafe(no_mangle)]

@@ -6,6 +6,7 @@
 //! (`syscall`) cannot be looked at: there is none (see [`super::process`]); nor can one that the program maps by itself.
 
 use super::*;
+use crate::symbols;
 
 /// liburing's `struct io_uring`, of the versions that are called `liburing.so.2`.
 #[repr(C)]
@@ -151,14 +152,7 @@ fn no_uring() -> c_int {
 
 /// Whether a function of liburing's is of a version whose rings we can look at.
 fn is_known(function: *mut c_void) -> bool {
-    // SAFETY: all zeros is a valid value.
-    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked about.
-    if unsafe { libc::dladdr(function, &raw mut found) } == 0 || found.dli_fname.is_null() {
-        return false;
-    }
-    // SAFETY: the linker's own text, which ends.
-    let path = unsafe { std::ffi::CStr::from_ptr(found.dli_fname) }.to_bytes();
+    let path = symbols::object_of(function).map_or(&[][..], std::ffi::CStr::to_bytes);
     let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
     let version = name
         .strip_prefix(b"liburing")

@@ -170,7 +170,7 @@ fn start() {
     unsafe { libc::sigfillset(&raw mut all) };
     // The guest's signals are for the guest's threads.
     // SAFETY: valid sets.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old) };
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const all, &raw mut old) };
     let mut thread: libc::pthread_t = 0;
     // SAFETY: a function that lives as long as the process, and needs no argument.
     let made = unsafe {
@@ -181,7 +181,7 @@ fn start() {
         unsafe { libc::pthread_detach(thread) };
     }
     // SAFETY: valid sets.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut()) };
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut()) };
 }
 
 /// What a look at a sleeper found.

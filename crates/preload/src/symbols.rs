@@ -1,0 +1,340 @@
+//! Names in the objects that are loaded, looked up as `dlsym` does.
+//!
+//! Not by `dlsym`: that may allocate (in glibc before 2.34 at the first call of a thread, and in all of them for the words of
+//! what it has not found), and an allocator that is just beginning calls us to read its settings. And it is in another library
+//! than libc there, which a program need not have.
+//!
+//! The format: System V gABI, "Dynamic Section" and "Hash Table"; the tables of GNU's `DT_GNU_HASH` and `DT_VERSYM`. Objects
+//! are believed: the loader runs them.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
+
+use libc::{Elf64_Phdr, Elf64_Sym, dl_phdr_info};
+
+/// Where a look begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// With the program (`RTLD_DEFAULT`).
+    Program,
+    /// Behind this library (`RTLD_NEXT`).
+    BehindUs,
+}
+
+/// The first definition of a function or a word of memory, by its default version; null: there is none. Functions that the
+/// loader chooses among at run time (`STT_GNU_IFUNC`) are not found: libc has none of those that we ask for.
+pub(crate) fn find(name: &CStr, begin: Begin) -> *mut c_void {
+    let mut search = Search {
+        name,
+        hash: gnu_hash(name.to_bytes()),
+        passed: begin == Begin::Program,
+        found: null_mut(),
+    };
+    // SAFETY: the function gets the object that it is called with, and what it needs of ours outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    search.found
+}
+
+/// Path of the object that an address lies in, as the loader has it; `None`: it lies in none, or in the program.
+pub(crate) fn object_of(address: *const c_void) -> Option<&'static CStr> {
+    let mut search = Whose { address: address as usize, name: std::ptr::null() };
+    // SAFETY: as in `find`.
+    unsafe { libc::dl_iterate_phdr(Some(holds), (&raw mut search).cast()) };
+    // SAFETY: the loader's own text, which ends; objects that hold functions of ours are not unloaded.
+    (!search.name.is_null()).then(|| unsafe { CStr::from_ptr(search.name) })
+}
+
+struct Search<'a> {
+    name: &'a CStr,
+    hash: u32,
+    /// Objects from here on count.
+    passed: bool,
+    found: *mut c_void,
+}
+
+struct Whose {
+    address: usize,
+    name: *const c_char,
+}
+
+unsafe extern "C" fn holds(info: *mut dl_phdr_info, _size: usize, whose: *mut c_void) -> c_int {
+    // SAFETY: the loader's description, and what `object_of` has given it.
+    let (info, whose) = unsafe { (&*info, &mut *whose.cast::<Whose>()) };
+    let is_it = contains(info, whose.address);
+    if is_it {
+        whose.name = info.dlpi_name;
+    }
+    is_it.into()
+}
+
+unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
+    /// Lies in this library.
+    static HERE: u8 = 0;
+    // SAFETY: the loader's description, and what `find` has given it.
+    let (info, search) = unsafe { (&*info, &mut *search.cast::<Search<'_>>()) };
+    if !search.passed {
+        search.passed = contains(info, (&raw const HERE) as usize);
+        return 0;
+    }
+    // The kernel's functions are for libc to call: programs are not linked with them.
+    // SAFETY: always callable.
+    let is_of_kernel = info.dlpi_addr == unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
+    if is_of_kernel {
+        return 0;
+    }
+    let found = Tables::of(info).and_then(|tables| tables.look(search.name, search.hash));
+    if let Some(at) = found {
+        search.found = at as *mut c_void;
+    }
+    found.is_some().into()
+}
+
+fn headers(info: &dl_phdr_info) -> &[Elf64_Phdr] {
+    if info.dlpi_phdr.is_null() {
+        return &[];
+    }
+    // SAFETY: the loader's array.
+    unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) }
+}
+
+fn contains(info: &dl_phdr_info, address: usize) -> bool {
+    headers(info).iter().filter(|header| header.p_type == libc::PT_LOAD).any(|header| {
+        let start = info.dlpi_addr.wrapping_add(header.p_vaddr);
+        (address as u64).wrapping_sub(start) < header.p_memsz
+    })
+}
+
+/// The tables of an object that say what is in it.
+struct Tables {
+    base: usize,
+    symbols: *const Elf64_Sym,
+    strings: *const c_char,
+    hash: Hash,
+    /// Null: it has no versions.
+    versions: *const u16,
+}
+
+enum Hash {
+    Gnu(*const u32),
+    SystemV(*const u32),
+}
+
+impl Tables {
+    fn of(info: &dl_phdr_info) -> Option<Self> {
+        const DT_NULL: u64 = 0;
+        const DT_HASH: u64 = 4;
+        const DT_STRTAB: u64 = 5;
+        const DT_SYMTAB: u64 = 6;
+        const DT_GNU_HASH: u64 = 0x6fff_fef5;
+        const DT_VERSYM: u64 = 0x6fff_fff0;
+        let base = usize::try_from(info.dlpi_addr).ok()?;
+        let dynamic = headers(info).iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+        let mut entry =
+            base.wrapping_add(usize::try_from(dynamic.p_vaddr).ok()?) as *const [u64; 2];
+        let (mut symbols, mut strings, mut gnu, mut system_v, mut versions) = (0, 0, 0, 0, 0);
+        loop {
+            // SAFETY: the section ends in an entry that says so.
+            let [tag, value] = unsafe { entry.read() };
+            let place = match tag {
+                DT_NULL => break,
+                DT_HASH => &mut system_v,
+                DT_STRTAB => &mut strings,
+                DT_SYMTAB => &mut symbols,
+                DT_GNU_HASH => &mut gnu,
+                DT_VERSYM => &mut versions,
+                _ => &mut 0,
+            };
+            // The loader has made addresses of them, unless it could not write there.
+            let value = usize::try_from(value).ok()?;
+            *place = if value < base { base + value } else { value };
+            // SAFETY: it was not the last one.
+            entry = unsafe { entry.add(1) };
+        }
+        let hash = match (gnu, system_v) {
+            (0, 0) => return None,
+            (0, table) => Hash::SystemV(table as *const u32),
+            (table, _) => Hash::Gnu(table as *const u32),
+        };
+        (symbols != 0 && strings != 0).then_some(Self {
+            base,
+            symbols: symbols as *const Elf64_Sym,
+            strings: strings as *const c_char,
+            hash,
+            versions: versions as *const u16,
+        })
+    }
+
+    /// Address of what has this name.
+    fn look(&self, name: &CStr, hash: u32) -> Option<usize> {
+        match self.hash {
+            Hash::Gnu(table) => self.look_gnu(table, name, hash),
+            Hash::SystemV(table) => self.look_system_v(table, name),
+        }
+    }
+
+    fn look_gnu(&self, table: *const u32, name: &CStr, hash: u32) -> Option<usize> {
+        // SAFETY: the header of the table.
+        let [buckets, first, words, shift] = unsafe { table.cast::<[u32; 4]>().read() };
+        if buckets == 0 || words == 0 {
+            return None;
+        }
+        // SAFETY: the filter is behind the header, and the buckets behind that, and the chains behind those.
+        let filter = unsafe { table.add(4) }.cast::<u64>();
+        // SAFETY: one of its words.
+        let word = unsafe { filter.add((hash / 64 % words) as usize).read_unaligned() };
+        let both = 1u64 << (hash % 64) | 1u64 << (hash.wrapping_shr(shift) % 64);
+        if word & both != both {
+            return None;
+        }
+        // SAFETY: as above.
+        let bucket = unsafe { filter.add(words as usize) }.cast::<u32>();
+        // SAFETY: as above.
+        let chain = unsafe { bucket.add(buckets as usize) };
+        // SAFETY: one of the buckets.
+        let mut symbol = unsafe { bucket.add((hash % buckets) as usize).read() };
+        if symbol < first {
+            return None;
+        }
+        loop {
+            // SAFETY: each symbol from the first one on has a word, and a chain ends in one that says so.
+            let said = unsafe { chain.add((symbol - first) as usize).read() };
+            if said | 1 == hash | 1
+                && let Some(at) = self.is_it(symbol, name)
+            {
+                return Some(at);
+            }
+            if said & 1 != 0 {
+                return None;
+            }
+            symbol += 1;
+        }
+    }
+
+    fn look_system_v(&self, table: *const u32, name: &CStr) -> Option<usize> {
+        // SAFETY: the header of the table.
+        let [buckets, symbols] = unsafe { table.cast::<[u32; 2]>().read() };
+        if buckets == 0 {
+            return None;
+        }
+        let bucket = system_v_hash(name.to_bytes()) % buckets;
+        // SAFETY: one of the buckets.
+        let mut symbol = unsafe { table.add(2 + bucket as usize).read() };
+        // A chain is no longer than there are symbols.
+        for _ in 0..symbols {
+            if symbol == 0 {
+                return None;
+            }
+            if let Some(at) = self.is_it(symbol, name) {
+                return Some(at);
+            }
+            // SAFETY: the chains are behind the buckets, with a word for each symbol.
+            symbol = unsafe { table.add(2 + buckets as usize + symbol as usize).read() };
+        }
+        None
+    }
+
+    /// Where a symbol is, if it is what we look for.
+    fn is_it(&self, symbol: u32, name: &CStr) -> Option<usize> {
+        const SHN_UNDEF: u16 = 0;
+        const HIDDEN: u16 = 0x8000;
+        const STB_LOCAL: u8 = 0;
+        const NOTYPE_OBJECT_FUNC: [u8; 3] = [0, 1, 2];
+        // SAFETY: the tables say that there is this symbol.
+        let about = unsafe { self.symbols.add(symbol as usize).read() };
+        let (binding, kind) = (about.st_info >> 4, about.st_info & 15);
+        let is_defined = about.st_shndx != SHN_UNDEF && about.st_value != 0 && binding != STB_LOCAL;
+        if !is_defined || !NOTYPE_OBJECT_FUNC.contains(&kind) {
+            return None;
+        }
+        // SAFETY: the symbol's name, which ends.
+        if unsafe { CStr::from_ptr(self.strings.add(about.st_name as usize)) } != name {
+            return None;
+        }
+        if !self.versions.is_null() {
+            // SAFETY: where there are versions, each symbol has one.
+            let version = unsafe { self.versions.add(symbol as usize).read() };
+            if version & HIDDEN != 0 {
+                return None;
+            }
+        }
+        Some(self.base.wrapping_add(usize::try_from(about.st_value).ok()?))
+    }
+}
+
+/// The hash of `DT_GNU_HASH`.
+fn gnu_hash(name: &[u8]) -> u32 {
+    name.iter().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)))
+}
+
+/// The hash of the System V gABI.
+fn system_v_hash(name: &[u8]) -> u32 {
+    name.iter().fold(0u32, |hash, byte| {
+        let hash = (hash << 4).wrapping_add(u32::from(*byte));
+        let high = hash & 0xf000_0000;
+        (hash ^ high >> 24) & !high
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(name: &CStr) -> *mut c_void {
+        // SAFETY: a name that ends.
+        unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+    }
+
+    /// All that we stand in front of, and words of memory, and names of which there are several versions.
+    #[test]
+    fn names_are_where_dlsym_finds_them() {
+        let more = [
+            c"environ",
+            c"__libc_single_threaded",
+            c"pthread_testcancel",
+            c"pthread_cond_wait",
+            c"pthread_key_create",
+            c"realpath",
+            c"shunt_carries",
+            c"no_such_name",
+            c"",
+            // The kernel's, which are not linked with.
+            c"__vdso_clock_gettime",
+        ];
+        let mut found = 0;
+        for name in crate::real::NAMES.iter().copied().chain(more) {
+            assert_eq!(find(name, Begin::Program), asked(name), "{name:?}");
+            found += usize::from(!asked(name).is_null());
+        }
+        assert!(found > 100, "{found} names");
+    }
+
+    /// Without ours, which a test is itself.
+    #[test]
+    fn behind_us_there_is_libc() {
+        for name in [c"connect", c"read", c"poll", c"epoll_wait", c"fork"] {
+            let at = find(name, Begin::BehindUs);
+            let path = object_of(at).unwrap().to_str().unwrap();
+            assert!(path.contains("/libc.so"), "{name:?} in {path}");
+        }
+        // The program is not behind itself.
+        assert_eq!(find(c"shunt_carries", Begin::BehindUs), null_mut());
+        let here = find as *const c_void;
+        assert!(object_of(here).is_none_or(CStr::is_empty), "{:?}", object_of(here));
+        assert_eq!(object_of(std::ptr::without_provenance(8)), None);
+    }
+
+    /// Hashes of the gABI and of GNU's format, as others have computed them.
+    #[test]
+    fn hashes() {
+        for (name, gnu, system_v) in [
+            ("", 0x1505, 0),
+            ("printf", 0x156b_2bb8, 0x077_905a6),
+            ("exit", 0x7c96_7e3f, 0x0006_cf04),
+            ("syscall", 0xbac2_12a0, 0x0b09_985c),
+            ("flapenguin.me", 0x8ae9_f18e, 0x0398_7915),
+        ] {
+            assert_eq!(gnu_hash(name.as_bytes()), gnu, "{name}");
+            assert_eq!(system_v_hash(name.as_bytes()), system_v, "{name}");
+        }
+    }
+}
