@@ -101,6 +101,8 @@ pub struct World {
     returned: Guarded<Vec<u32>>,
     /// On a board for all network namespaces: from where our packets leave ours, as it was found last.
     pub(crate) way_out: Guarded<Option<crate::conn::syn::WayOut>>,
+    /// Whether there are secrets in time stamps, and when that was asked, nanoseconds.
+    pub(crate) secret_stamps: Guarded<Option<(u64, bool)>>,
     /// Until when peers are waited for whose part nobody can do: see `Conn::demote`.
     pub(crate) waits_until: AtomicU64,
 }
@@ -160,6 +162,7 @@ impl World {
             memory_max,
             returned: Guarded::default(),
             way_out: Guarded::default(),
+            secret_stamps: Guarded::default(),
             waits_until: AtomicU64::new(0),
         }
     }

@@ -395,6 +395,31 @@ fn translated_addresses() {
     }
 }
 
+/// Where the kernel adds no secret to time stamps, whatever began at the same moment has the same one.
+#[test]
+fn translated_addresses_without_secrets() {
+    if !can_be_others() || !can_make_hosts() || installed("python3").is_none() {
+        return;
+    }
+    if installed("nft").is_none() {
+        return skipped("addresses are translated by nft, which is not here");
+    }
+    let hosts = Hosts::new().unwrap();
+    let [at, from] = [&hosts.server, &hosts.client].map(|host| host.address().to_string());
+    let open = format!("{TRANSLATE}\necho 2 >/proc/sys/net/ipv4/tcp_timestamps");
+    let done = hosts.client.command("sh").args(["-ec", &open, &at, &from]).status().unwrap();
+    if !done.success() {
+        return skipped("this kernel translates no addresses for us");
+    }
+    let (dir, mut servers) = services(&hosts);
+    let words = [NAMES, "client", &from, "198.18.99.9", "80", "s0", "0", "0", "0", "0"];
+    let said = outcome(&mut translated(&hosts.client, &dir, "198.18.99.0/24", &words), LIMIT);
+    assert_eq!(said.out, "connected\nright\n", "{}", said.err);
+    assert_eq!(dir.attached(), 0, "{}", dir.summary());
+    assert_counted(&dir, Reason::NoSyn, "without secrets");
+    servers.iter_mut().for_each(Guest::kill_all);
+}
+
 /// Two servers, and their board.
 fn services(hosts: &Hosts) -> (BoardDir, [Guest; 2]) {
     let (dir, at) = (BoardDir::new(), hosts.server.address().to_string());

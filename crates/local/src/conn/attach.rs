@@ -161,13 +161,12 @@ impl Conn {
         half.client.store(1, Ordering::Relaxed);
         if w.board.is_across() {
             half.netns.store(netns_of(fd).unwrap_or(0), Ordering::Relaxed);
-            if is_routed || !ends.are_within() {
-                half.began.store(syn::began(fd, since), Ordering::Relaxed);
-            }
             if is_routed {
+                half.began.store(syn::began_in_secret(w, fd, since), Ordering::Relaxed);
                 half.flags.fetch_or(flag::ROUTED, Ordering::Relaxed);
                 w.board.note_routed();
             } else if !ends.are_within() {
+                half.began.store(syn::began(fd, since), Ordering::Relaxed);
                 half.hardware.store(syn::leaves_by(w, fd, ends), Ordering::Relaxed);
             }
         }
@@ -779,11 +778,16 @@ impl Conn {
                         continue;
                     }
                     let Some((index, _)) = self.my_half(w) else { return true };
+                    // Nobody else finds the word empty, and wonders why.
+                    if !self.swap_phase(Phase::Offered, Phase::Busy) {
+                        continue;
+                    }
                     let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
                     if offer::withdraw(word, index) {
                         self.stay_tcp(w, fd, reason);
                         return true;
                     }
+                    self.set_phase(Phase::Offered);
                     turns.next("has taken it", self);
                 }
                 Phase::Busy => turns.next("attaches", self),

@@ -18,13 +18,14 @@ use sys::interface;
 use super::*;
 
 const IPPROTO_TCP: u8 = 6;
+const O_CLOEXEC: i32 = 0o2_000_000;
 const TCP: i32 = 6;
 const TCP_TIMESTAMP: i32 = 24;
 const TCP_SAVE_SYN: i32 = 27;
 const TCP_SAVED_SYN: i32 = 28;
 /// Of `TCP_SAVE_SYN`: from the header of the link on. Programs want it without, so this one tells that it was us.
 const FROM_THE_LINK: i32 = 2;
-/// How long the way out of a namespace is taken to be as it was, nanoseconds.
+/// How long the way out of a namespace, and its settings, are taken to be as they were, nanoseconds.
 const WAY_NS: u64 = 1_000_000_000;
 /// Milliseconds by which the kernel's clock may be coarser than ours.
 const COARSE_MS: u32 = 2;
@@ -40,6 +41,45 @@ pub(super) fn began(fd: i32, since: u64) -> u64 {
     let ms = call::now_ns().saturating_sub(since) / 1_000_000;
     let ms = u32::try_from(ms).unwrap_or(u32::MAX).saturating_add(COARSE_MS);
     u64::from(now) << 32 | u64::from(ms)
+}
+
+/// The same for a server that may see it at other addresses, who has nothing but the stamp to know it by: 0 as well where there
+/// is no secret in it (`tcp_timestamps` is 2), because what began at the same moment has the same stamp then.
+pub(super) fn began_in_secret(w: &World, fd: i32, since: u64) -> u64 {
+    let began = began(fd, since);
+    if is_the_clock((began >> 32) as u32, call::now_ns()) || !are_secret(w) { 0 } else { began }
+}
+
+/// Whether a stamp is the kernel's clock, as programs read it, and nothing else.
+fn is_the_clock(stamp: u32, now_ns: u64) -> bool {
+    /// Milliseconds in which a stamp that was just asked for can be old.
+    const LATE_MS: u32 = 1000;
+    #[expect(clippy::cast_possible_truncation, reason = "as the kernel has it: it wraps")]
+    let now = (now_ns / 1_000_000) as u32;
+    now.wrapping_add(COARSE_MS).wrapping_sub(stamp) <= LATE_MS
+}
+
+/// Whether the kernel says that it adds secrets to stamps in our namespace; where it cannot be asked, the clock tells, but
+/// not one that a time namespace has changed.
+fn are_secret(w: &World) -> bool {
+    let now = call::now_ns();
+    let known = w.secret_stamps.lock().and_then(|known| *known);
+    if let Some((at, are)) = known
+        && now.wrapping_sub(at) < WAY_NS
+    {
+        return are;
+    }
+    let mut text = [0; 8];
+    let read = call::open(c"/proc/sys/net/ipv4/tcp_timestamps", O_CLOEXEC, 0).and_then(|fd| {
+        let read = call::read(fd, &mut text);
+        let _ = call::close(fd);
+        read
+    });
+    let are = read.map_or(true, |_| text[0] == b'1');
+    if let Some(mut known) = w.secret_stamps.lock() {
+        *known = Some((now, are));
+    }
+    are
 }
 
 /// From which hardware address packets of `fd` leave, as [`Half::hardware`] has it; 0: it cannot be told.

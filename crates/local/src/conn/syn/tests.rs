@@ -127,3 +127,23 @@ fn who_looks_at_first_segments_keeps_them() {
     heir.keep_syns(fd);
     assert_eq!(heir.options.load(Ordering::Relaxed), options::SYN_KEPT);
 }
+
+#[test]
+fn a_stamp_without_a_secret_is_the_clock() {
+    let now = 5_000_000u64;
+    for (ms, is) in [
+        (now, true),
+        (now - 1, true),
+        (now - 900, true),
+        (now + 2, true),
+        (now + 4, false),
+        (now - 1100, false),
+        (7, false),
+    ] {
+        assert_eq!(is_the_clock(u32::try_from(ms).unwrap(), now * 1_000_000), is, "{ms}");
+    }
+    // It wraps after 49 days.
+    let late = u64::from(u32::MAX) + 10;
+    assert!(is_the_clock(5, late * 1_000_000) && is_the_clock(u32::MAX, late * 1_000_000));
+    assert!(!is_the_clock(u32::MAX / 2, late * 1_000_000));
+}
