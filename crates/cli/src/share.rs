@@ -18,6 +18,9 @@ const MODE: u32 = 0o3770;
 const ACROSS: &str = "all-namespaces";
 const O_NOFOLLOW: i32 = 0o400_000;
 const O_DIRECTORY: i32 = 0o200_000;
+const STICKY: u32 = 0o1000;
+/// Who owns what belongs to no user that a user namespace knows.
+const NOBODY: u32 = 65_534;
 /// Descriptors from here on are out of the way of others; there are none here.
 const HIGH: i32 = 64;
 
@@ -48,16 +51,15 @@ pub(crate) fn share(arguments: &ShareArguments) -> anyhow::Result<()> {
          podman unshare shunt share)"
     );
     let group = group(&arguments.group)?;
-    let usual = || PathBuf::from(format!("/dev/shm/shunt-{}", group.name));
-    let dir = arguments.dir.clone().unwrap_or_else(usual);
-    let dir = std::path::absolute(&dir).with_context(|| dir.display().to_string())?;
+    let dir = place(arguments.dir.as_deref(), &group)?;
     let Some(text) = dir.to_str().filter(|text| !text.contains([':', '\n'])) else {
         bail!("{}: containers cannot be told of a directory with such a name", dir.display());
     };
     make(&dir, group.number, arguments.containers)?;
-    // The file in it is root's then: no member can put another one in its place.
     let made = Board::join(Some(text), HIGH);
     made.map_err(|e| anyhow::anyhow!("{text}: {e}"))?;
+    // Root's board is one that no member can put another in the place of; one may have been quicker.
+    is_for_this(&File::open(&dir)?, &dir, group.number, arguments.containers)?;
     for check in doctor::space_checks(&dir) {
         if let Some(advice) = check.advice {
             eprintln!("shunt: {}: {}", check.found, advice);
@@ -73,7 +75,10 @@ pub(crate) fn share(arguments: &ShareArguments) -> anyhow::Result<()> {
 
 /// A group by its name or number.
 fn group(said: &str) -> anyhow::Result<Group> {
-    if let Ok(number) = said.parse() {
+    if said.bytes().all(|byte| byte.is_ascii_digit()) {
+        // The last number is no group's: it means none in many calls.
+        let number = said.parse().ok().filter(|number| *number != u32::MAX);
+        let number = number.with_context(|| format!("{said} is no number of a group"))?;
         return Ok(Group { name: said.to_owned(), number });
     }
     // The system's own look-up: groups may be those of a network.
@@ -93,32 +98,64 @@ fn parse(line: &str) -> Option<Group> {
     Some(Group { name: name.to_owned(), number: number.parse().ok()? })
 }
 
+/// Where the directory is to be, by a path that nobody else can lead elsewhere.
+fn place(said: Option<&Path>, group: &Group) -> anyhow::Result<PathBuf> {
+    let usual = || PathBuf::from(format!("/dev/shm/shunt-{}", group.name));
+    let dir = said.map_or_else(usual, Path::to_owned);
+    let dir = std::path::absolute(&dir).with_context(|| dir.display().to_string())?;
+    let (Some(above), Some(name)) = (dir.parent(), dir.file_name()) else {
+        bail!("{} is no place for it", dir.display());
+    };
+    let above = above.canonicalize().with_context(|| above.display().to_string())?;
+    let dir = above.join(name);
+    let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    let is_users =
+        name.to_str().and_then(|name| name.strip_prefix("shunt-")).is_some_and(is_number);
+    ensure!(
+        !is_users || above != Path::new("/dev/shm"),
+        "{} is where programs of the user of that number meet: name another directory",
+        dir.display()
+    );
+    for at in above.ancestors() {
+        let about = fs::metadata(at).with_context(|| at.display().to_string())?;
+        // In a user namespace what is the host's belongs to nobody who is known there.
+        let is_hosts = [0, NOBODY].contains(&about.uid());
+        ensure!(
+            is_hosts && (about.mode() & 0o022 == 0 || about.mode() & STICKY != 0),
+            "{}: other users can change {}, and so what this is; name a directory in one of root's",
+            dir.display(),
+            at.display()
+        );
+    }
+    Ok(dir)
+}
+
 /// Makes the directory for a group, unless it is there and nothing else than that.
 fn make(dir: &Path, group: u32, is_across: bool) -> anyhow::Result<()> {
     let shown = dir.display();
     match DirBuilder::new().mode(0o700).create(dir) {
-        Ok(()) => {}
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => is_for_this(dir, group)?,
-        Err(e) => return Err(e).with_context(|| format!("{shown} cannot be made")),
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => {
+            return Err(e).with_context(|| format!("{shown} cannot be made"));
+        }
+        _ => {}
     }
     let mut options = OpenOptions::new();
     let opened = options.read(true).custom_flags(O_NOFOLLOW | O_DIRECTORY).open(dir);
-    let opened = opened.with_context(|| format!("{shown} cannot be opened"))?;
-    fchown(&opened, Some(0), Some(group)).with_context(|| format!("{shown}: its group"))?;
-    opened
-        .set_permissions(fs::Permissions::from_mode(MODE))
-        .with_context(|| format!("{shown}: its mode"))?;
+    let opened =
+        opened.with_context(|| format!("{shown} is there already, and is not a directory"))?;
+    is_for_this(&opened, dir, group, is_across)?;
     if is_across {
-        say_across(dir).with_context(|| format!("{shown}/{ACROSS} cannot be made"))?;
+        say_across(dir, group).with_context(|| format!("{shown}/{ACROSS} cannot be made"))?;
     }
-    Ok(())
+    fchown(&opened, Some(0), Some(group)).with_context(|| format!("{shown}: its group"))?;
+    let mode = fs::Permissions::from_mode(MODE);
+    opened.set_permissions(mode).with_context(|| format!("{shown}: its mode"))
 }
 
 /// Whether something that is there may become, or is, such a directory: it is nobody's else and for nothing else.
-fn is_for_this(dir: &Path, group: u32) -> anyhow::Result<()> {
+fn is_for_this(opened: &File, dir: &Path, group: u32, is_across: bool) -> anyhow::Result<()> {
     let shown = dir.display();
-    let at = fs::symlink_metadata(dir).with_context(|| format!("{shown}"))?;
-    ensure!(at.is_dir(), "{shown} is there already, and is not a directory");
+    let at = opened.metadata().with_context(|| format!("{shown}"))?;
     ensure!(
         at.uid() == 0,
         "{shown} is there already, and belongs to user {}: name another one",
@@ -128,28 +165,38 @@ fn is_for_this(dir: &Path, group: u32) -> anyhow::Result<()> {
         at.mode() & 0o007 == 0,
         "{shown} is there already, and open to everybody: name another one"
     );
-    let names: Vec<_> = fs::read_dir(dir)
-        .and_then(|all| all.map(|entry| entry.map(|entry| entry.file_name())).collect())
-        .with_context(|| format!("{shown} cannot be read"))?;
-    let is_ours =
-        |name: &str| name == ACROSS || name.starts_with("board-") || name.starts_with("engine-");
-    if let Some(other) = names.iter().find(|name| !name.to_str().is_some_and(is_ours)) {
-        bail!("{shown} holds {}, so it is for something else: name another one", other.display());
+    let again = format!("remove it (rm -r {shown}) when no program uses it");
+    for entry in fs::read_dir(dir).with_context(|| format!("{shown} cannot be read"))? {
+        let entry = entry.with_context(|| format!("{shown} cannot be read"))?;
+        let name = entry.file_name();
+        let text = name.to_str().unwrap_or_default();
+        let is_board = text.starts_with("board-");
+        ensure!(
+            is_board || text == ACROSS || text.starts_with("engine-"),
+            "{shown} holds {}, so it is for something else: name another one",
+            name.display()
+        );
+        ensure!(at.gid() == group, "{shown} is shared by group {}: {again}", at.gid());
+        let about = entry.metadata().with_context(|| format!("{shown}/{text}"))?;
+        ensure!(
+            about.uid() == 0 && !about.is_symlink(),
+            "{shown}/{text} is of user {} and not root's: {again}",
+            about.uid()
+        );
+        ensure!(
+            !is_board || !is_across || text.starts_with("board-all-"),
+            "{shown} is in use for one network namespace ({text}), whose programs would meet no others: {again}"
+        );
     }
-    ensure!(
-        names.is_empty() || at.gid() == group,
-        "{shown} is shared by group {}: remove it (rm -r {shown}) when no program uses it",
-        at.gid()
-    );
     Ok(())
 }
 
-fn say_across(dir: &Path) -> std::io::Result<()> {
+fn say_across(dir: &Path, group: u32) -> std::io::Result<()> {
     let mut options = OpenOptions::new();
     let options = options.write(true).create_new(true).mode(0o640).custom_flags(O_NOFOLLOW);
     match options.open(dir.join(ACROSS)) {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
-        made => made.map(|_: File| ()),
+        made => fchown(made?, Some(0), Some(group)),
     }
 }
 

@@ -58,7 +58,7 @@ fn the_package_brings_all_and_leaves_nothing() {
         "has /usr/share/man/man1/shunt-run.1.gz",
         "has /usr/lib/systemd/system/shunt-engine.service",
         "attached after",
-        &format!("/dev/shm/shunt-61100/board-all-v{}", sys::abi::VERSION),
+        &format!("/dev/shm/shared/board-all-v{}", sys::abi::VERSION),
         "LD_PRELOAD=/usr/lib/shunt/$LIB/libshunt_preload.so",
         "libshunt_preload.so",
         "/etc/shunt/config.toml:1",

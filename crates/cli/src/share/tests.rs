@@ -29,6 +29,9 @@ fn groups_are_named_or_numbered() {
     assert!(unknown.contains("groupadd no-such-group"), "{unknown}");
     // No option of the program that is asked.
     assert!(group("--help").is_err());
+    for none in ["4294967295", "4294967296", ""] {
+        assert!(group(none).is_err(), "{none}");
+    }
     assert_eq!(parse("web:x:1002:app,postgres\n"), Some(found("web", 1002)));
     for none in ["", "\n", "web", "web:x", "web:x:", "web:x:many:"] {
         assert_eq!(parse(none), None, "{none:?}");
@@ -46,14 +49,47 @@ fn a_directory_is_made_once() {
         make(&dir, GROUP, is_across).unwrap();
         assert_eq!(whose(&dir), [0, GROUP, MODE]);
     }
-    let across = dir.join(ACROSS);
-    assert_eq!(whose(&across), [0, GROUP, 0o640]);
+    let other = place.path().join("other");
+    make(&other, GROUP, true).unwrap();
+    for dir in [&dir, &other] {
+        assert_eq!(whose(&dir.join(ACROSS)), [0, GROUP, 0o640]);
+    }
     fs::write(dir.join("board-all-v0"), "").unwrap();
     make(&dir, GROUP, true).unwrap();
     // A board of the one group is not another one's.
     let other = make(&dir, GROUP + 1, true).unwrap_err().to_string();
     assert!(other.contains("shared by group 61100") && other.contains("rm -r"), "{other}");
     assert_eq!(whose(&dir), [0, GROUP, MODE], "left as it was");
+}
+
+#[test]
+fn a_place_is_where_nobody_else_leads_elsewhere() {
+    let web = Group { name: "web".into(), number: 1002 };
+    let found = |said: &str| place(Some(Path::new(said)), &web).map_err(|e| e.to_string());
+    assert_eq!(place(None, &web).unwrap(), Path::new("/dev/shm/shunt-web"));
+    assert_eq!(found("/dev/shm/../shm/x/").unwrap(), Path::new("/dev/shm/x"));
+    for users in ["/dev/shm/shunt-0", "/dev/shm/shunt-1234/"] {
+        assert!(found(users).unwrap_err().contains("programs of the user"), "{users}");
+    }
+    let number = Group { name: "1002".into(), number: 1002 };
+    assert!(place(None, &number).is_err(), "a user's");
+    assert!(found("/").unwrap_err().contains("no place"));
+    if !is_root() {
+        return;
+    }
+    let top = TempDir::new_in("/dev/shm").unwrap();
+    let below = top.path().join("below");
+    fs::create_dir(&below).unwrap();
+    assert_eq!(place(Some(&below.join("x")), &web).unwrap(), below.join("x"));
+    chown(top.path(), Some(61_001), None).unwrap();
+    let said = place(Some(&below.join("x")), &web).unwrap_err().to_string();
+    assert!(
+        said.contains("other users can change") && said.contains(top.path().to_str().unwrap()),
+        "{said}"
+    );
+    chown(top.path(), Some(0), None).unwrap();
+    fs::set_permissions(top.path(), fs::Permissions::from_mode(0o775)).unwrap();
+    assert!(place(Some(&below.join("x")), &web).is_err());
 }
 
 #[test]
@@ -88,6 +124,12 @@ fn what_is_for_something_else_stays_as_it_is() {
     let link = place.path().join("link");
     std::os::unix::fs::symlink(made("target", 0o700), &link).unwrap();
     refused(&link, "not a directory");
+    let board = made("board", 0o700);
+    fs::write(board.join("board-4-v0"), "").unwrap();
+    chown(&board, None, Some(GROUP)).unwrap();
+    refused(&board, "in use for one network namespace (board-4-v0)");
+    chown(board.join("board-4-v0"), Some(61_001), None).unwrap();
+    refused(&board, "board-4-v0 is of user 61001");
     assert_eq!(whose(&place.path().join("target")), [0, whose(place.path())[1], 0o700]);
     refused(&place.path().join("none/below"), "cannot be made");
     // What is empty, and closed, becomes one.

@@ -47,12 +47,12 @@ shunt run --log info -- /mnt/pingpong client 7000 --seconds 0.3 2>&1 >/dev/null 
 kill "$server"
 
 # Containers are told of it by a name that only the C library of ours takes for a file.
-shunt share --group 61100 --containers >/mnt/shared
-ls -d /dev/shm/shunt-61100/board-all-*
+shunt share --group 61100 --containers /dev/shm/shared >/mnt/shared
+ls -d /dev/shm/shared/board-all-*
 told=$(grep -o "LD_PRELOAD=[^']*" /mnt/shared)
 echo "$told"
-env "$told" SHUNT_DIR=/dev/shm/shunt-61100 grep -o 'libshunt_preload.so$' /proc/self/maps | sort -u
-rm -r /dev/shm/shunt-61100
+env "$told" SHUNT_DIR=/dev/shm/shared grep -o 'libshunt_preload.so$' /proc/self/maps | sort -u
+rm -r /dev/shm/shared
 
 # Settings are the administrator's, and outlive the package until it is purged; users outlive that as well.
 sed -i '1i nonsense = 1' /etc/shunt/config.toml
