@@ -242,12 +242,15 @@ pub(super) fn build() -> Command {
 /// What waits and does not compute: of two cores it keeps a twentieth busy. It has a step of its own.
 const WAITS: &str = "oracle::";
 
-/// Half as many again as there are cores: some wait for programs that have to end, or for nothing to happen.
+/// How many tests at once: twice as many as there are cores. Many wait for programs that have to end, or for nothing to
+/// happen; half as many again kept two cores at 69 %.
+fn at_once() -> String {
+    (2 * thread::available_parallelism().map_or(1, usize::from)).to_string()
+}
+
 fn tests(target: &Path, quick: bool) -> Command {
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let at_once = (cores + cores.div_ceil(2)).to_string();
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--", "--show-output"]);
-    command.args(["--test-threads", &at_once, "--skip", WAITS]);
+    command.args(["--test-threads", &at_once(), "--skip", WAITS]);
     with_programs(command, target, quick)
 }
 
@@ -295,6 +298,7 @@ fn watched(target: &Path) -> Command {
     }
     // The whole workspace, for another choice of packages would build what they share anew.
     let mut command = cargo(&["test", "--workspace", "--test", "it", "--", "--show-output"]);
+    command.args(["--test-threads", &at_once()]);
     command.args(["watchdog::", "differential::both_ends", "programs::web::"]);
     // Those cases of which the most wait, and may wait for ever.
     command.args(["forking", "late", "readiness", "waits"].map(|m| format!("oracle::{m}::")));
