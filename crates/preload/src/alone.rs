@@ -5,7 +5,7 @@
 //! - **Older C libraries.** The linker takes the newest version of each symbol. glibc has given some new ones (2.28 to 2.34), so
 //!   they are made here of system calls, or of what [`symbols`] finds. Any glibc from 2.17 on will do, the oldest that Rust knows.
 //! - **The unwinder.** Rust's standard library asks for `libgcc_s`, to be found, read and relocated at the start of each program,
-//!   and not there in some containers. Panics abort, so nothing is ever unwound here; a backtrace is empty.
+//!   and not there in some containers. It is needed where a thread is cancelled, which has it loaded, and for a panic.
 //!
 //! All of it has hidden names: programs have their own. Which versions are asked for is tested (`package::`).
 
@@ -17,32 +17,32 @@ use sys::call;
 
 use crate::symbols::{self, Begin};
 
-/// A function of a newer libc's, by one of ours, or by what a processor does.
-macro_rules! by {
-    ($name:literal, $($instruction:literal),+ $(, $function:path)?) => {
+/// A function of a newer libc's, by one of ours.
+macro_rules! own {
+    ($name:literal, $function:path) => {
         core::arch::global_asm!(
             concat!(".pushsection .text.alone.", $name, ",\"ax\",@progbits"),
             concat!(".globl ", $name),
             concat!(".hidden ", $name),
             concat!(".type ", $name, ",@function"),
             concat!($name, ":"),
-            $($instruction,)+
+            jump!(),
             concat!(".size ", $name, ", . - ", $name),
             ".popsection",
-            $(function = sym $function,)?
+            function = sym $function,
         );
     };
 }
 #[cfg(target_arch = "x86_64")]
-macro_rules! own {
-    ($name:literal, $function:path) => {
-        by!($name, "jmp {function}", $function);
+macro_rules! jump {
+    () => {
+        "jmp {function}"
     };
 }
 #[cfg(target_arch = "aarch64")]
-macro_rules! own {
-    ($name:literal, $function:path) => {
-        by!($name, "b {function}", $function);
+macro_rules! jump {
+    () => {
+        "b {function}"
     };
 }
 
@@ -142,25 +142,105 @@ extern "C" fn gettid() -> c_int {
     call::gettid().cast_signed()
 }
 
-/// Nothing is known of a frame: what is asked so that it be unwound, or shown, goes on without it.
+/// A function of the unwinder's, looked up at its first call and gone to with what it was called with.
 #[cfg(target_arch = "x86_64")]
-macro_rules! nothing {
-    ($($name:literal)*) => { $(by!($name, "xor eax, eax", "ret");)* };
+macro_rules! unwinder {
+    ($($name:literal)*) => {$(
+        core::arch::global_asm!(
+            concat!(".pushsection .text.alone.", $name, ",\"ax\",@progbits"),
+            concat!(".globl ", $name),
+            concat!(".hidden ", $name),
+            concat!(".type ", $name, ",@function"),
+            concat!($name, ":"),
+            "mov rax, qword ptr [rip + 4f]",
+            "test rax, rax",
+            "jnz 3f",
+            "push rdi",
+            "push rsi",
+            "push rdx",
+            "lea rdi, [rip + 5f]",
+            "call {find}",
+            "pop rdx",
+            "pop rsi",
+            "pop rdi",
+            "mov qword ptr [rip + 4f], rax",
+            "3: jmp rax",
+            concat!(".size ", $name, ", . - ", $name),
+            ".popsection",
+            concat!(".pushsection .bss.alone.", $name, ",\"aw\",@nobits"),
+            ".balign 8",
+            "4: .zero 8",
+            ".popsection",
+            concat!(".pushsection .rodata.alone.", $name, ",\"a\",@progbits"),
+            concat!("5: .asciz \"", $name, "\""),
+            ".popsection",
+            find = sym unwinding,
+        );
+    )*};
 }
 #[cfg(target_arch = "aarch64")]
-macro_rules! nothing {
-    ($($name:literal)*) => { $(by!($name, "mov x0, 0", "ret");)* };
+macro_rules! unwinder {
+    ($($name:literal)*) => {$(
+        core::arch::global_asm!(
+            concat!(".pushsection .text.alone.", $name, ",\"ax\",@progbits"),
+            concat!(".globl ", $name),
+            concat!(".hidden ", $name),
+            concat!(".type ", $name, ",@function"),
+            concat!($name, ":"),
+            "adrp x17, 4f",
+            "add x17, x17, :lo12:4f",
+            "ldr x16, [x17]",
+            "cbnz x16, 3f",
+            "stp x29, x30, [sp, -48]!",
+            "stp x0, x1, [sp, 16]",
+            "stp x2, x17, [sp, 32]",
+            "adrp x0, 5f",
+            "add x0, x0, :lo12:5f",
+            "bl {find}",
+            "mov x16, x0",
+            "ldp x2, x17, [sp, 32]",
+            "ldp x0, x1, [sp, 16]",
+            "ldp x29, x30, [sp], 48",
+            "str x16, [x17]",
+            "3: br x16",
+            concat!(".size ", $name, ", . - ", $name),
+            ".popsection",
+            concat!(".pushsection .bss.alone.", $name, ",\"aw\",@nobits"),
+            ".balign 8",
+            "4: .zero 8",
+            ".popsection",
+            concat!(".pushsection .rodata.alone.", $name, ",\"a\",@progbits"),
+            concat!("5: .asciz \"", $name, "\""),
+            ".popsection",
+            find = sym unwinding,
+        );
+    )*};
 }
-nothing!("_Unwind_Backtrace" "_Unwind_GetDataRelBase" "_Unwind_GetIP" "_Unwind_GetIPInfo"
-    "_Unwind_GetLanguageSpecificData" "_Unwind_GetRegionStart" "_Unwind_GetTextRelBase");
+unwinder!("_Unwind_Backtrace" "_Unwind_GetDataRelBase" "_Unwind_GetIP" "_Unwind_GetIPInfo"
+    "_Unwind_GetLanguageSpecificData" "_Unwind_GetRegionStart" "_Unwind_GetTextRelBase"
+    "_Unwind_RaiseException" "_Unwind_Resume" "_Unwind_SetGR" "_Unwind_SetIP");
 
-/// Nobody unwinds.
-#[cfg(target_arch = "x86_64")]
-macro_rules! never {
-    ($($name:literal)*) => { $(by!($name, "ud2");)* };
+/// The unwinder's function of that name: of the unwinder that is loaded, for who unwinds has one, and what it says of a frame
+/// is for its own functions. Where none is, somebody panics, and it is loaded.
+unsafe extern "C" fn unwinding(name: *const c_char) -> *mut c_void {
+    // SAFETY: a name of ours, which ends.
+    let name = unsafe { CStr::from_ptr(name) };
+    let found = symbols::find(name, Begin::BehindUs);
+    if !found.is_null() {
+        return found;
+    }
+    let dlopen = symbols::find(c"dlopen", Begin::BehindUs);
+    // SAFETY: libc's function of that name, or null, which is `None`.
+    let dlopen: Option<unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void> =
+        unsafe { transmute(dlopen) };
+    if let Some(dlopen) = dlopen {
+        // SAFETY: a library that does nothing when it is loaded.
+        unsafe { dlopen(c"libgcc_s.so.1".as_ptr(), libc::RTLD_NOW) };
+    }
+    let found = symbols::find(name, Begin::BehindUs);
+    if found.is_null() {
+        // What went wrong was said before.
+        std::process::abort();
+    }
+    found
 }
-#[cfg(target_arch = "aarch64")]
-macro_rules! never {
-    ($($name:literal)*) => { $(by!($name, "brk 1");)* };
-}
-never!("_Unwind_RaiseException" "_Unwind_Resume" "_Unwind_SetGR" "_Unwind_SetIP");

@@ -78,8 +78,8 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c
     }
     // The kernel's functions are for libc to call: programs are not linked with them.
     // SAFETY: always callable.
-    let is_of_kernel = info.dlpi_addr == unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
-    if is_of_kernel {
+    let of_kernel = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
+    if of_kernel != 0 && info.dlpi_addr == of_kernel {
         return 0;
     }
     let found = Tables::of(info).and_then(|tables| tables.look(search.name, search.hash));
