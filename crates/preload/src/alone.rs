@@ -75,8 +75,13 @@ unsafe extern "C" fn key_create(key: *mut Key, ends: Ends) -> c_int {
     let at = symbols::find(c"pthread_key_create", Begin::BehindUs);
     // SAFETY: libc's function of that name, or null, which is `None`.
     let at: Option<unsafe extern "C" fn(*mut Key, Ends) -> c_int> = unsafe { transmute(at) };
+    let Some(function) = at else {
+        // SAFETY: the caller's promise. Not 0, which Rust's library takes for none.
+        unsafe { key.write(1) };
+        return 0;
+    };
     // SAFETY: the caller's promise.
-    at.map_or(0, |function| unsafe { function(key, ends) })
+    unsafe { function(key, ends) }
 }
 
 unsafe extern "C" fn key_delete(key: Key) -> c_int {
@@ -220,12 +225,12 @@ unwinder!("_Unwind_Backtrace" "_Unwind_GetDataRelBase" "_Unwind_GetIP" "_Unwind_
     "_Unwind_GetLanguageSpecificData" "_Unwind_GetRegionStart" "_Unwind_GetTextRelBase"
     "_Unwind_RaiseException" "_Unwind_Resume" "_Unwind_SetGR" "_Unwind_SetIP");
 
-/// The unwinder's function of that name: of the unwinder that is loaded, for who unwinds has one, and what it says of a frame
-/// is for its own functions. Where none is, somebody panics, and it is loaded.
+/// The unwinder's function of that name: of the one that the C library loads to cancel a thread, for what it says of a frame is
+/// for its own functions. Where none is loaded, somebody panics, and it is.
 unsafe extern "C" fn unwinding(name: *const c_char) -> *mut c_void {
     // SAFETY: a name of ours, which ends.
     let name = unsafe { CStr::from_ptr(name) };
-    let found = symbols::find(name, Begin::BehindUs);
+    let found = symbols::of_unwinder(name);
     if !found.is_null() {
         return found;
     }
@@ -237,7 +242,7 @@ unsafe extern "C" fn unwinding(name: *const c_char) -> *mut c_void {
         // SAFETY: a library that does nothing when it is loaded.
         unsafe { dlopen(c"libgcc_s.so.1".as_ptr(), libc::RTLD_NOW) };
     }
-    let found = symbols::find(name, Begin::BehindUs);
+    let found = symbols::of_unwinder(name);
     if found.is_null() {
         // What went wrong was said before.
         std::process::abort();

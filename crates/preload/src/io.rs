@@ -970,8 +970,7 @@ pub(crate) fn broken_pipe(moved: usize, flags: c_int) -> Outcome {
         return Ok(moved);
     }
     if flags & libc::MSG_NOSIGNAL == 0 {
-        // SAFETY: raising a signal in this thread is always allowed.
-        unsafe { libc::raise(libc::SIGPIPE) };
+        call::raise(libc::SIGPIPE);
     }
     Err(libc::EPIPE)
 }

@@ -43,6 +43,7 @@ extern "C" fn fini() {
 }
 
 extern "C" fn init() {
+    symbols::begin();
     local::log::begin();
     let mut limits = Limits::default();
     for setting in SETTINGS {

@@ -1,5 +1,7 @@
 //! A short sleep of who waits for one connection alone: see [`Conn::may_nap`]; and what those who wait for more have learnt.
 
+use std::sync::OnceLock;
+
 use local::conn::{Conn, Naps};
 use local::world::World;
 use sys::abi::Half;
@@ -8,6 +10,7 @@ use sys::{call, handler, lock};
 
 use crate::finally::Finally;
 use crate::left::{self, Wait};
+use crate::symbols::{self, Begin};
 use crate::{io, ready, remains};
 
 /// What came of it.
@@ -197,8 +200,16 @@ pub(crate) fn ask_once() {
 
 /// What sleeps in the program's place is a cancellation point, as `recv` and `poll` are.
 pub(crate) fn cancelled() {
-    // SAFETY: it unwinds from here, if it does, as from the calls of libc that wait.
-    unsafe { crate::real::pthread_testcancel() }
+    static AT: OnceLock<Option<unsafe extern "C-unwind" fn()>> = OnceLock::new();
+    let at = AT.get_or_init(|| {
+        let at = symbols::find(c"pthread_testcancel", Begin::BehindUs);
+        // SAFETY: libc's function of that name, or null, which is `None`: nobody is cancelled then.
+        unsafe { std::mem::transmute(at) }
+    });
+    if let Some(function) = at {
+        // SAFETY: it unwinds from here, if it does, as from the calls of libc that wait.
+        unsafe { function() }
+    }
 }
 
 static GOES_ON: AtomicU32 = AtomicU32::new(0);

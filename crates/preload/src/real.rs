@@ -1,6 +1,6 @@
 //! The functions behind ours: the next definition of each name, as the loader would find it ([`crate::symbols`]).
 //!
-//! Resolved once, before the program's `main`; a call that comes even earlier resolves its own.
+//! Each is resolved at its first call, in memory: what is to be read for that is known before the program's `main`.
 
 #![expect(non_snake_case, reason = "libc's own names")]
 
@@ -225,5 +225,4 @@ real! {
     socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int;
     pipe(pair: *mut c_int) -> c_int;
     pipe2(pair: *mut c_int, flags: c_int) -> c_int;
-    pthread_testcancel() -> ();
 }

@@ -1,14 +1,18 @@
-//! Names in the objects that are loaded, looked up as `dlsym` does.
+//! Names in the objects that a program came with, looked up as `dlsym` does.
 //!
 //! Not by `dlsym`: that may allocate (in glibc before 2.34 at the first call of a thread, and in all of them for the words of
 //! what it has not found), and an allocator that is just beginning calls us to read its settings. And it is in another library
-//! than libc there, which a program need not have.
+//! than libc there, which a program need not have. The objects are asked for once, at the first look, before there are threads:
+//! the loader's lock for that stays held in the child of a fork, if another thread has it. They are never unloaded. What comes
+//! later, `dlsym` is asked for.
 //!
 //! The format: System V gABI, "Dynamic Section" and "Hash Table"; the tables of GNU's `DT_GNU_HASH` and `DT_VERSYM`. Objects
 //! are believed: the loader runs them.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::transmute;
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 
 use libc::{Elf64_Phdr, Elf64_Sym, dl_phdr_info};
 
@@ -21,72 +25,119 @@ pub(crate) enum Begin {
     BehindUs,
 }
 
-/// The first definition of a function or a word of memory, by its default version; null: there is none. Functions that the
-/// loader chooses among at run time (`STT_GNU_IFUNC`) are not found: libc has none of those that we ask for.
-pub(crate) fn find(name: &CStr, begin: Begin) -> *mut c_void {
-    let mut search = Search {
-        name,
-        hash: gnu_hash(name.to_bytes()),
-        passed: begin == Begin::Program,
-        found: null_mut(),
-    };
-    // SAFETY: the function gets the object that it is called with, and what it needs of ours outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-    search.found
+/// The objects that the program came with.
+struct Objects {
+    all: Vec<Tables>,
+    /// Those from here on are behind us.
+    behind: usize,
 }
 
-/// Path of the object that an address lies in, as the loader has it; `None`: it lies in none, or in the program.
-pub(crate) fn object_of(address: *const c_void) -> Option<&'static CStr> {
-    let mut search = Whose { address: address as usize, name: std::ptr::null() };
-    // SAFETY: as in `find`.
-    unsafe { libc::dl_iterate_phdr(Some(holds), (&raw mut search).cast()) };
-    // SAFETY: the loader's own text, which ends; objects that hold functions of ours are not unloaded.
-    (!search.name.is_null()).then(|| unsafe { CStr::from_ptr(search.name) })
-}
-
-struct Search<'a> {
-    name: &'a CStr,
-    hash: u32,
-    /// Objects from here on count.
-    passed: bool,
-    found: *mut c_void,
-}
-
-struct Whose {
-    address: usize,
-    name: *const c_char,
-}
-
-unsafe extern "C" fn holds(info: *mut dl_phdr_info, _size: usize, whose: *mut c_void) -> c_int {
-    // SAFETY: the loader's description, and what `object_of` has given it.
-    let (info, whose) = unsafe { (&*info, &mut *whose.cast::<Whose>()) };
-    let is_it = contains(info, whose.address);
-    if is_it {
-        whose.name = info.dlpi_name;
+impl Objects {
+    fn known() -> &'static Self {
+        static OBJECTS: OnceLock<Objects> = OnceLock::new();
+        OBJECTS.get_or_init(|| {
+            let mut seen = Self { all: Vec::new(), behind: usize::MAX };
+            // SAFETY: the function gets the objects that it is called with, and what it fills outlives the call.
+            unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut seen).cast()) };
+            seen
+        })
     }
-    is_it.into()
+
+    /// The first definition of a name by its default version; null: there is none. Functions that the loader chooses among
+    /// at run time (`STT_GNU_IFUNC`) are not found: libc has none of those that we ask for.
+    fn find(&self, name: &CStr, begin: Begin) -> *mut c_void {
+        let from = if begin == Begin::Program { 0 } else { self.behind };
+        let hash = gnu_hash(name.to_bytes());
+        let mut objects = self.all.get(from..).unwrap_or_default().iter();
+        objects
+            .find_map(|object| object.look(name, hash))
+            .map_or(null_mut(), |at| at as *mut c_void)
+    }
 }
 
-unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
+/// To be called before there are threads.
+pub(crate) fn begin() {
+    let _ = Objects::known();
+}
+
+/// The first definition of a function or a word of memory; null: there is none.
+pub(crate) fn find(name: &CStr, begin: Begin) -> *mut c_void {
+    let objects = Objects::known();
+    let found = objects.find(name, begin);
+    if !found.is_null() {
+        return found;
+    }
+    let dlsym = objects.find(c"dlsym", Begin::BehindUs);
+    type Find = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+    // SAFETY: the C library's function of that name, or null, which is `None`.
+    let dlsym: Option<Find> = unsafe { transmute(dlsym) };
+    let place = if begin == Begin::Program { libc::RTLD_DEFAULT } else { libc::RTLD_NEXT };
+    // It sees by whom it is called whose next one is meant.
+    // SAFETY: a name that ends.
+    std::hint::black_box(dlsym.map_or(null_mut(), |dlsym| unsafe { dlsym(place, name.as_ptr()) }))
+}
+
+/// Path of the object that an address lies in, as the loader has it; `None`: it lies in none, or nobody knows.
+pub(crate) fn object_of(address: *const c_void) -> Option<&'static CStr> {
+    type Tell = unsafe extern "C" fn(*const c_void, *mut libc::Dl_info) -> c_int;
+    // SAFETY: the C library's function of that name, or null, which is `None`.
+    let dladdr: Option<Tell> = unsafe { transmute(find(c"dladdr", Begin::BehindUs)) };
+    // SAFETY: all zeros is a valid value.
+    let mut about: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked about.
+    let is_known = unsafe { dladdr?(address, &raw mut about) } != 0 && !about.dli_fname.is_null();
+    // SAFETY: the loader's own text, which ends, and is used before anybody can unload the object.
+    is_known.then(|| unsafe { CStr::from_ptr(about.dli_fname) })
+}
+
+/// A function of `libgcc_s`, which the C library loads to cancel a thread, or of another unwinder if there is none; null:
+/// there is none of these.
+#[cfg(not(test))]
+pub(crate) fn of_unwinder(name: &CStr) -> *mut c_void {
+    struct Search<'a> {
+        name: &'a CStr,
+        found: Option<usize>,
+    }
+    unsafe extern "C" fn visit(
+        info: *mut dl_phdr_info,
+        _size: usize,
+        search: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader's description, and what is given below.
+        let (info, search) = unsafe { (&*info, &mut *search.cast::<Search<'_>>()) };
+        if info.dlpi_name.is_null() {
+            return 0;
+        }
+        // SAFETY: the loader's own text, which ends.
+        let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+        let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        if file.starts_with(b"libgcc_s.so") {
+            let hash = gnu_hash(search.name.to_bytes());
+            search.found = Tables::of(info).and_then(|tables| tables.look(search.name, hash));
+        }
+        search.found.is_some().into()
+    }
+    let mut search = Search { name, found: None };
+    // SAFETY: the function gets the objects that it is called with, and what it fills outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    search.found.map_or_else(|| find(name, Begin::BehindUs), |at| at as *mut c_void)
+}
+
+unsafe extern "C" fn note(info: *mut dl_phdr_info, _size: usize, seen: *mut c_void) -> c_int {
     /// Lies in this library.
     static HERE: u8 = 0;
-    // SAFETY: the loader's description, and what `find` has given it.
-    let (info, search) = unsafe { (&*info, &mut *search.cast::<Search<'_>>()) };
-    if !search.passed {
-        search.passed = contains(info, (&raw const HERE) as usize);
-        return 0;
-    }
+    // SAFETY: the loader's description, and what `known` has given it.
+    let (info, seen) = unsafe { (&*info, &mut *seen.cast::<Objects>()) };
     // The kernel's functions are for libc to call: programs are not linked with them.
     // SAFETY: always callable.
     let of_kernel = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
-    if of_kernel != 0 && info.dlpi_addr == of_kernel {
-        return 0;
+    if of_kernel == 0 || !contains(info, of_kernel) {
+        seen.all.extend(Tables::of(info));
     }
-    let found = Tables::of(info).and_then(|tables| tables.look(search.name, search.hash));
-    if let Some(at) = found {
-        search.found = at as *mut c_void;
+    if contains(info, (&raw const HERE) as u64) {
+        seen.behind = seen.all.len();
     }
-    found.is_some().into()
+    0
 }
 
 fn headers(info: &dl_phdr_info) -> &[Elf64_Phdr] {
@@ -97,10 +148,10 @@ fn headers(info: &dl_phdr_info) -> &[Elf64_Phdr] {
     unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) }
 }
 
-fn contains(info: &dl_phdr_info, address: usize) -> bool {
+fn contains(info: &dl_phdr_info, address: u64) -> bool {
     headers(info).iter().filter(|header| header.p_type == libc::PT_LOAD).any(|header| {
         let start = info.dlpi_addr.wrapping_add(header.p_vaddr);
-        (address as u64).wrapping_sub(start) < header.p_memsz
+        address.wrapping_sub(start) < header.p_memsz
     })
 }
 
@@ -113,6 +164,11 @@ struct Tables {
     /// Null: it has no versions.
     versions: *const u16,
 }
+
+// SAFETY: what the loader has written before it has run anything, which nobody changes.
+unsafe impl Send for Tables {}
+// SAFETY: the same.
+unsafe impl Sync for Tables {}
 
 enum Hash {
     Gnu(*const u32),
@@ -145,8 +201,9 @@ impl Tables {
                 _ => &mut 0,
             };
             // The loader has made addresses of them, unless it could not write there.
-            let value = usize::try_from(value).ok()?;
-            *place = if value < base { base + value } else { value };
+            let value =
+                if contains(info, value) { value } else { value.wrapping_add(info.dlpi_addr) };
+            *place = usize::try_from(value).ok()?;
             // SAFETY: it was not the last one.
             entry = unsafe { entry.add(1) };
         }
@@ -236,6 +293,7 @@ impl Tables {
     /// Where a symbol is, if it is what we look for.
     fn is_it(&self, symbol: u32, name: &CStr) -> Option<usize> {
         const SHN_UNDEF: u16 = 0;
+        const SHN_ABS: u16 = 0xfff1;
         const HIDDEN: u16 = 0x8000;
         const STB_LOCAL: u8 = 0;
         const NOTYPE_OBJECT_FUNC: [u8; 3] = [0, 1, 2];
@@ -257,7 +315,8 @@ impl Tables {
                 return None;
             }
         }
-        Some(self.base.wrapping_add(usize::try_from(about.st_value).ok()?))
+        let base = if about.st_shndx == SHN_ABS { 0 } else { self.base };
+        Some(base.wrapping_add(usize::try_from(about.st_value).ok()?))
     }
 }
 
@@ -318,8 +377,7 @@ mod tests {
         }
         // The program is not behind itself.
         assert_eq!(find(c"shunt_carries", Begin::BehindUs), null_mut());
-        let here = find as *const c_void;
-        assert!(object_of(here).is_none_or(CStr::is_empty), "{:?}", object_of(here));
+        assert!(object_of(find as *const c_void).is_some());
         assert_eq!(object_of(std::ptr::without_provenance(8)), None);
     }
 

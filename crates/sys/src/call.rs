@@ -213,6 +213,23 @@ mod calls {
     pub fn gettid() -> u32 {
         call!(SYS_gettid).unwrap_or(0) as u32
     }
+    /// Sets the signals that this thread blocks, the first in the lowest bit; answers those that it blocked.
+    #[must_use]
+    pub fn set_blocked(signals: u64) -> u64 {
+        let mut before = 0u64;
+        let _ = call!(
+            SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const signals,
+            &raw mut before,
+            size_of::<u64>()
+        );
+        before
+    }
+    /// Sends this thread a signal, past a `raise` of the program's own.
+    pub fn raise(signal: i32) {
+        let _ = call!(SYS_tgkill, getpid(), gettid(), signal);
+    }
     #[must_use]
     pub fn geteuid() -> u32 {
         call!(SYS_geteuid).unwrap_or(0) as u32

@@ -41,7 +41,7 @@ pub fn goes_on(frame: usize) -> bool {
 /// While this lives, no handler runs on this thread: what it does can neither be left nor interrupted.
 #[derive(Debug)]
 pub struct Blocked {
-    before: libc::sigset_t,
+    before: u64,
     /// A mask is a thread's.
     _thread: PhantomData<*const ()>,
 }
@@ -50,13 +50,9 @@ impl Blocked {
     /// From now on.
     #[must_use]
     pub fn new() -> Self {
-        // SAFETY: all zeros is a valid set.
-        let (mut all, mut before) =
-            unsafe { std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>() };
-        // SAFETY: a set of ours.
-        unsafe { libc::sigfillset(&raw mut all) };
-        // SAFETY: valid sets; it cannot fail with this `how`.
-        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+        /// Signals 32 and 33 are the C library's own, and not for programs to block: threads are cancelled by one.
+        const ALL: u64 = !(0b11 << 31);
+        let before = call::set_blocked(ALL);
         Self { before, _thread: PhantomData }
     }
 }
@@ -69,10 +65,7 @@ impl Default for Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        // SAFETY: the set that was in force.
-        unsafe {
-            libc::sigprocmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut())
-        };
+        let _ = call::set_blocked(self.before);
     }
 }
 
