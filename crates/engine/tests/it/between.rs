@@ -441,7 +441,7 @@ mod tests {
         let mut none = Script::new(Input::new(&[]));
         assert!(place.stand(&mut [], &mut none, PATIENCE, all), "{}", place.attached());
         let (mut clc, mut packets, mut attached) = (0, 0, 0);
-        for seed in 0..24 {
+        for seed in 0..12 {
             let met = run(&place, &scramble(seed, 400));
             clc += met.clc;
             packets += met.packets;
