@@ -345,6 +345,27 @@ table ip t {
 END
 "#;
 
+/// Two hosts, of which the client's translates addresses, and does that besides; and its own address. `None`: that cannot be, and
+/// was said.
+fn translating(besides: &str) -> Option<(Hosts, String)> {
+    if !can_be_others() || !can_make_hosts() || installed("python3").is_none() {
+        return None;
+    }
+    if installed("nft").is_none() {
+        skipped("addresses are translated by nft, which is not here");
+        return None;
+    }
+    let hosts = Hosts::new().unwrap();
+    let [at, from] = [&hosts.server, &hosts.client].map(|host| host.address().to_string());
+    let all = format!("{TRANSLATE}\n{besides}");
+    let done = hosts.client.command("sh").args(["-ec", &all, &at, &from]).status().unwrap();
+    if !done.success() {
+        skipped("this kernel translates no addresses for us");
+        return None;
+    }
+    Some((hosts, from))
+}
+
 /// A client that goes by [translated](TRANSLATE) addresses.
 fn translated(host: &Host, dir: &BoardDir, networks: &str, words: &[&str]) -> Command {
     let mut command = host.command("env");
@@ -360,18 +381,7 @@ fn translated(host: &Host, dir: &BoardDir, networks: &str, words: &[&str]) -> Co
 /// The server sees its own address and port where the client sees the service's, and perhaps another client.
 #[test]
 fn translated_addresses() {
-    if !can_be_others() || !can_make_hosts() || installed("python3").is_none() {
-        return;
-    }
-    if installed("nft").is_none() {
-        return skipped("addresses are translated by nft, which is not here");
-    }
-    let hosts = Hosts::new().unwrap();
-    let [at, from] = [&hosts.server, &hosts.client].map(|host| host.address().to_string());
-    let done = hosts.client.command("sh").args(["-ec", TRANSLATE, &at, &from]).status().unwrap();
-    if !done.success() {
-        return skipped("this kernel translates no addresses for us");
-    }
+    let Some((hosts, from)) = translating("") else { return };
     let all = format!("198.18.99.0/24,127.0.0.0/8,10.77.77.77,{from}");
     let ends = [
         (from.as_str(), "198.18.99.9", "80", "s0"),
@@ -398,19 +408,8 @@ fn translated_addresses() {
 /// Where the kernel adds no secret to time stamps, whatever began at the same moment has the same one.
 #[test]
 fn translated_addresses_without_secrets() {
-    if !can_be_others() || !can_make_hosts() || installed("python3").is_none() {
-        return;
-    }
-    if installed("nft").is_none() {
-        return skipped("addresses are translated by nft, which is not here");
-    }
-    let hosts = Hosts::new().unwrap();
-    let [at, from] = [&hosts.server, &hosts.client].map(|host| host.address().to_string());
-    let open = format!("{TRANSLATE}\necho 2 >/proc/sys/net/ipv4/tcp_timestamps");
-    let done = hosts.client.command("sh").args(["-ec", &open, &at, &from]).status().unwrap();
-    if !done.success() {
-        return skipped("this kernel translates no addresses for us");
-    }
+    const OPEN: &str = "echo 2 >/proc/sys/net/ipv4/tcp_timestamps";
+    let Some((hosts, from)) = translating(OPEN) else { return };
     let (dir, mut servers) = services(&hosts);
     let words = [NAMES, "client", &from, "198.18.99.9", "80", "s0", "0", "0", "0", "0"];
     let said = outcome(&mut translated(&hosts.client, &dir, "198.18.99.0/24", &words), LIMIT);
@@ -436,18 +435,7 @@ fn services(hosts: &Hosts) -> (BoardDir, [Guest; 2]) {
 /// From one port to two services at once: their addresses tell them apart, but two ports of one address do not.
 #[test]
 fn translated_addresses_from_one_port() {
-    if !can_be_others() || !can_make_hosts() || installed("python3").is_none() {
-        return;
-    }
-    if installed("nft").is_none() {
-        return skipped("addresses are translated by nft, which is not here");
-    }
-    let hosts = Hosts::new().unwrap();
-    let [at, from] = [&hosts.server, &hosts.client].map(|host| host.address().to_string());
-    let done = hosts.client.command("sh").args(["-ec", TRANSLATE, &at, &from]).status().unwrap();
-    if !done.success() {
-        return skipped("this kernel translates no addresses for us");
-    }
+    let Some((hosts, from)) = translating("") else { return };
     for (second, port, met) in [("198.18.99.10", "80", Some(4)), ("198.18.99.9", "81", None)] {
         let (dir, mut servers) = services(&hosts);
         for _ in 0..5 {
