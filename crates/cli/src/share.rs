@@ -163,7 +163,7 @@ fn is_for_this(opened: &File, dir: &Path, group: u32, is_across: bool) -> anyhow
     );
     ensure!(
         at.mode() & 0o007 == 0,
-        "{shown} is there already, and open to everybody: name another one"
+        "{shown} is there already, and open to everybody: name another one, or remove it if it is empty, as Docker makes it (rmdir {shown})"
     );
     let again = format!("remove it (rm -r {shown}) when no program uses it");
     for entry in fs::read_dir(dir).with_context(|| format!("{shown} cannot be read"))? {
