@@ -130,7 +130,7 @@ pub(crate) fn examples_serve() -> String {
     about = "TCP between programs on one host, through shared memory",
     long_about = "TCP between programs on one host, through shared memory.\n\n\
         Programs started by `shunt run` keep using TCP sockets, unchanged. Where both ends of a \
-        connection run under Shunt on this host and as the same user, their bytes go through shared \
+        connection run under Shunt on this host, as the same user or in a directory made by `shunt share`, their bytes go through shared \
         memory and past the kernel; everything else stays on TCP.",
     override_usage = "shunt COMMAND [OPTIONS]",
     after_help = EXAMPLES,

@@ -8,14 +8,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use local::board::{self, Board};
+use local::board::{self, ACROSS, Board};
 
 use crate::{doctor, run};
 
 /// Who may enter: root, and the group; nobody removes what another one has made there.
 const MODE: u32 = 0o3770;
-/// Says that the board is for all network namespaces.
-const ACROSS: &str = "all-namespaces";
 const O_NOFOLLOW: i32 = 0o400_000;
 const O_DIRECTORY: i32 = 0o200_000;
 const STICKY: u32 = 0o1000;
@@ -205,7 +203,7 @@ fn is_of_the_host(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// What to do next. `is_host`: by who starts with the host, if somebody writes that down.
+/// What to do next. `is_host`: not in a user namespace, so that what is written into `/etc/tmpfiles.d` is done for it.
 fn instructions(
     dir: &str,
     group: &Group,
