@@ -383,7 +383,7 @@ fn directory_check(dir: &Path, is_named: bool, uid: u32) -> Check {
         Ok(at) if at.mode() & 0o077 != 0 => Check::no(
             NAME,
             format!("{shown} is open to others (mode {:o})", at.mode() & 0o7777),
-            format!("chmod 700 {shown}"),
+            format!("chmod 700 {shown}; where users or containers are to meet: sudo shunt share"),
         ),
         Ok(at) => Check::ok(NAME, format!("{shown}, yours, mode {:o}", at.mode() & 0o7777)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => absent_directory_check(dir),
