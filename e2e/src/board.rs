@@ -30,6 +30,8 @@ pub struct Process {
     pub pid: u32,
     /// Its program.
     pub comm: String,
+    /// Bytes of the data region that it has taken.
+    pub owned: u64,
     /// Connections ever attached.
     pub attached: u64,
     /// Connections closed after they were attached.
@@ -105,6 +107,7 @@ impl Board {
             live: self.word32(at + offset_of!(Slot, state)) == slot_state::LIVE,
             pid: self.word32(at + offset_of!(Slot, pid)),
             comm: String::from_utf8_lossy(&comm[..end]).into_owned(),
+            owned: self.word64(at + offset_of!(Slot, bytes_owned)),
             attached: self.word64(at + offset_of!(Slot, attached)),
             closed: self.word64(at + offset_of!(Slot, closed)),
             reasons: (0..REASONS)

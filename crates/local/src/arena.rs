@@ -19,6 +19,9 @@ use crate::board::Board;
 const BLOCKS: u32 = 256;
 /// Blocks in a part, the unit in which pages are taken.
 const PART: u32 = 16;
+/// Blocks up to this order, 64 KiB, are small: a connection is nearly as fast with such a ring as with a larger one, and
+/// all of them should have one.
+const SMALL: u32 = 2;
 
 /// What of the board is ours.
 #[derive(Debug, Default)]
@@ -106,7 +109,7 @@ impl Arena {
     }
 
     fn more_halves(&mut self, board: &Board, bytes_max: usize) -> Result<(), Reason> {
-        if self.bytes_owned + BLOCK_BYTES > bytes_max {
+        if !may_take(board, self.bytes_owned, BLOCK_BYTES, bytes_max, false) {
             return Err(Reason::NoMemory);
         }
         let (extent, block) = match self.half_extent {
@@ -184,7 +187,13 @@ impl Arena {
         let (mut have, block) = match found {
             Some(o) => (o, self.free[o as usize].pop_first().ok_or(Reason::NoMemory)?),
             None => {
-                if self.bytes_owned + (BLOCK_BYTES << order) > bytes_max {
+                if !may_take(
+                    board,
+                    self.bytes_owned,
+                    BLOCK_BYTES << order,
+                    bytes_max,
+                    order > SMALL,
+                ) {
                     return Err(Reason::NoMemory);
                 }
                 let extent = self.extent(board, 0)?;
@@ -220,7 +229,7 @@ impl Arena {
                 continue;
             }
             let bytes = PART as usize * BLOCK_BYTES;
-            if self.bytes_owned + bytes > bytes_max {
+            if !may_take(board, self.bytes_owned, bytes, bytes_max, loc.order > SMALL) {
                 return Err(Reason::NoMemory);
             }
             let offset = (first + part * PART) as usize * BLOCK_BYTES;
@@ -283,6 +292,11 @@ impl Arena {
     }
 }
 
+/// Whether who owns so much may take so many bytes more: `bytes_max` is its own limit, and its control group may have one.
+fn may_take(board: &Board, owned: usize, bytes: usize, bytes_max: usize, is_large: bool) -> bool {
+    owned + bytes <= bytes_max && board.group_has_room(owned, bytes, is_large)
+}
+
 /// Whether the peer of a closed half will not look at it any more: it has closed too, serves
 /// another connection, or is gone.
 fn peer_is_done(board: &Board, index: u32, half: &Half) -> bool {
@@ -298,3 +312,6 @@ fn peer_is_done(board: &Board, index: u32, half: &Half) -> bool {
         || p.flags.load(Ordering::Acquire) & (half_flags::CLOSED | half_flags::GONE) != 0
         || p.state.load(Ordering::Acquire) == half_state::FREE
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,6 +18,7 @@ use sys::call;
 use sys::diag;
 use sys::lock;
 use sys::map::{Access, Map, MapError};
+use sys::memory_group::MemoryLimit;
 use sys::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::spin::UNKNOWN;
@@ -66,6 +67,13 @@ fn inode_of(path: &CStr) -> Result<u64, i32> {
 }
 
 const O_CLOEXEC: i32 = 0o2_000_000;
+
+/// What the processes of a control group may have of the boards, of the bytes that the group may have: over its limit the
+/// kernel ends one of them, and their programs need the rest.
+#[must_use]
+pub const fn share_of_group(bytes: u64) -> u64 {
+    bytes / 4
+}
 
 /// Where boards are, each in a directory of its user's.
 pub const HOME: &str = "/dev/shm";
@@ -308,6 +316,12 @@ const ENOENT: i32 = 2;
 /// How long others may ask the kernel who somebody is, which takes some microseconds; nanoseconds.
 const ASKING_NS: u64 = 20_000_000;
 
+/// Byte of the board's file that the process of this slot holds locked for as long as it lives, and what it has forked.
+#[must_use]
+pub const fn lock_of(slot: u32) -> i64 {
+    LOCKS_AT + slot as i64
+}
+
 /// This process on the board.
 #[derive(Debug)]
 pub struct Board {
@@ -337,6 +351,8 @@ pub struct Board {
     is_across: bool,
     /// See [`Slot::pids`].
     pids: AtomicU64,
+    /// What binds our memory. Asked when we join and never again, for the reason that [`Self::bound`] has.
+    pub(crate) memory_limit: Option<MemoryLimit>,
     /// What the program was called when it joined: by that rules know it, whatever its threads call themselves later.
     name: [u8; 16],
 }
@@ -383,6 +399,7 @@ impl Board {
             is_shared: matches!(access, Access::Member(_)),
             is_across: netns == 0,
             pids: AtomicU64::new(pids()),
+            memory_limit: MemoryLimit::own(),
             name: call::comm(),
         })
     }
@@ -568,7 +585,7 @@ impl Board {
         }
         for index in 0..SLOTS {
             let index = number(index)?;
-            if call::byte_locked(fd, LOCKS_AT + i64::from(index)).unwrap_or(true) {
+            if call::byte_locked(fd, lock_of(index)).unwrap_or(true) {
                 continue;
             }
             if self.map.commit(fd, Map::slot_offset(index), size_of::<Slot>()).is_err() {
@@ -584,7 +601,7 @@ impl Board {
             if free.is_err() {
                 continue;
             }
-            if call::lock_byte(fd, LOCKS_AT + i64::from(index)).is_err() {
+            if call::lock_byte(fd, lock_of(index)).is_err() {
                 slot.state.store(slot_state::FREE, Ordering::Release);
                 continue;
             }
@@ -615,6 +632,8 @@ impl Board {
         }
         slot.pids.store(self.pids.load(Ordering::Relaxed), Ordering::Relaxed);
         slot.bound.store(self.bound.load(Ordering::Relaxed), Ordering::Relaxed);
+        slot.memory_group
+            .store(self.memory_limit.map_or(0, |limit| limit.group), Ordering::Relaxed);
         slot.cpu.store(UNKNOWN, Ordering::Relaxed);
         slot.since.store(call::wall_ns() / 1_000_000_000, Ordering::Relaxed);
         name_slot(slot, self.name);
@@ -646,13 +665,29 @@ impl Board {
         }
     }
 
+    /// Whether the processes of our control group may take so much more memory, of which this one has `own`: together no
+    /// more than [`share_of_group`], and for what is large, no more than half of that.
+    pub(crate) fn group_has_room(&self, own: usize, bytes: usize, is_large: bool) -> bool {
+        let Some(limit) = self.memory_limit else { return true };
+        let share = share_of_group(limit.bytes);
+        let most = if is_large { share / 2 } else { share };
+        let used = self.map.header().slots_used.load(Ordering::Relaxed).min(1024);
+        let others = (0..used).filter(|slot| self.slot() != Some(*slot)).map(|index| {
+            let slot = self.map.slot(index);
+            let is_one = slot.memory_group.load(Ordering::Relaxed) == limit.group
+                && slot.state.load(Ordering::Relaxed) != slot_state::FREE;
+            if is_one { slot.bytes_owned.load(Ordering::Relaxed) } else { 0 }
+        });
+        let all = others.fold(own as u64, u64::saturating_add);
+        all.saturating_add(bytes as u64) <= most
+    }
+
     /// Frees the slots of processes that are dead and that nobody alive leads to.
     fn reclaim(&self, fd: i32) {
         let used = self.map.header().slots_used.load(Ordering::Relaxed).min(1024);
         let dead = |i: &u32| {
             let state = self.map.slot(*i).state.load(Ordering::Acquire);
-            state == slot_state::LIVE
-                && call::byte_locked(fd, LOCKS_AT + i64::from(*i)) == Ok(false)
+            state == slot_state::LIVE && call::byte_locked(fd, lock_of(*i)) == Ok(false)
         };
         let dead: Vec<u32> = (0..used).filter(dead).collect();
         for &index in &dead {
@@ -679,7 +714,7 @@ impl Board {
                 continue;
             }
             // Another reclaimer may have been quicker, and a new owner be here already.
-            if call::byte_locked(fd, LOCKS_AT + i64::from(index)) != Ok(false) {
+            if call::byte_locked(fd, lock_of(index)) != Ok(false) {
                 slot.state.store(slot_state::LIVE, Ordering::Release);
                 continue;
             }

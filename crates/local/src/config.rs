@@ -48,7 +48,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "memory_max",
         env: "SHUNT_MEMORY_MAX",
-        help: "shared memory that one process may own, 1M to 8G; beyond it connections stay on TCP [1G]",
+        help: "shared memory that one process may own, 1M to 8G, and all of a control group (container) a quarter of its limit; beyond it connections stay on TCP [1G]",
     },
     Setting {
         name: "include",

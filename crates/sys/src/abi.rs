@@ -171,7 +171,10 @@ pub struct Slot {
     pub taken: Line,
     /// The namespace of [`Slot::pid`], by its inode number; 0: it is not known.
     pub pids: AtomicU64,
-    _pad2: [AtomicU64; 55],
+    /// The control group whose limit binds the owner's memory: see [`crate::memory_group`]; 0: there is none, or it is not
+    /// known.
+    pub memory_group: AtomicU64,
+    _pad2: [AtomicU64; 54],
 }
 
 /// Counters of connections that have gone.

@@ -11,7 +11,8 @@
 //! What whoever started us has left for us to listen on is [`inherited`]. Sockets of a program that `shunt run`
 //! may have started are called by [`stream`]. Which users the host has says [`accounts`], and as which of them a
 //! thread touches files [`acting`]. Long checksums are made by [`crc`]. Whether a signal handler runs, or has left what it interrupted for good, finds
-//! [`handler`]. What a process has in common with those it forks is [`common`].
+//! [`handler`]. What a process has in common with those it forks is [`common`], and how much memory it may have with those of its
+//! control group [`memory_group`].
 
 pub mod abi;
 #[cfg(not(loom))]
@@ -62,6 +63,8 @@ pub mod lock;
 pub mod loopback;
 #[cfg(not(loom))]
 pub mod map;
+#[cfg(not(loom))]
+pub mod memory_group;
 #[cfg(not(loom))]
 pub mod packet;
 #[cfg(not(loom))]

@@ -13,6 +13,7 @@ mod hostile;
 mod idle;
 mod kills;
 mod lifecycle;
+mod memory_limit;
 mod naps;
 mod option;
 mod oracle;
