@@ -16,6 +16,7 @@ mod doctor;
 mod elf;
 mod engine;
 mod man;
+mod numbers;
 mod program;
 mod run;
 mod serve;

@@ -83,6 +83,11 @@ const JSON_FIELDS: &[(&str, &str)] = &[
     ),
     ("processes", "one object for each process"),
     ("  slot, pid, uid, program, alive, since", "who; since in seconds since 1970"),
+    (
+        "  host_pid, elsewhere, container",
+        "pid as it is seen from here, null if it is not; whether the process is in another pid namespace, in \
+         which pid is its number; identity of its container, shortened, or null",
+    ),
     ("  memory_owned_bytes, memory_used_bytes", "shared memory taken, and in use for buffers"),
     (
         "  connections_shm, connections_smcr, connections_tcp",
@@ -105,7 +110,10 @@ const JSON_FIELDS: &[(&str, &str)] = &[
     ),
     ("  fallbacks", "reason, words, count: why connections stayed on TCP or went back to it"),
     ("link_groups", "one object for each pair of processes with connections in shared memory"),
-    ("  slot, pid, program, peer_slot, peer_pid, peer_program", "the two processes"),
+    (
+        "  slot, pid, host_pid, program, peer_slot, peer_pid, peer_host_pid, peer_program",
+        "the two processes",
+    ),
     (
         "  connections, bytes_tx, bytes_rx, doorbells, sleeps, stalls",
         "over the connections that are open now; tx from the first to the second; bells, sleeps and \
@@ -124,9 +132,12 @@ const JSON_FIELDS: &[(&str, &str)] = &[
     ),
     ("  tx_mode, rx_mode", "mode of each direction; rx_mode is null if the peer is not known"),
     ("  client", "whether this end called connect()"),
-    ("  uid, inode, fd, slot, pid, program, alive", "whose end it is"),
+    ("  uid, inode, fd, slot, pid, host_pid, program, alive", "whose end it is"),
     ("  local_address, local_port, peer_address, peer_port", "its addresses, IPv4 written as such"),
-    ("  peer_slot, peer_pid, peer_program, peer_half", "the other end, null if it is not known"),
+    (
+        "  peer_slot, peer_pid, peer_host_pid, peer_program, peer_half",
+        "the other end, null if it is not known",
+    ),
     ("  since_ns", "when it was offered or attached, nanoseconds since 1970"),
     (
         "  bytes_tx, bytes_rx, doorbells, sleeps, spins, stalls, sends, receives",
@@ -137,7 +148,7 @@ const JSON_FIELDS: &[(&str, &str)] = &[
         "buffer that this end writes to",
     ),
     ("  rx_buffer_bytes, rx_buffer_used_bytes", "buffer that the peer writes to"),
-    ("listeners", "port, slot, pid, uid, program: one object for each port listened on"),
+    ("listeners", "port, slot, pid, host_pid, uid, program: one object for each port listened on"),
     (
         "vectors",
         "one object for each vector of the engine: none without an engine, null if it does not answer",

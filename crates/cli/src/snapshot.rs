@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::net::{IpAddr, Ipv6Addr};
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -19,6 +18,7 @@ use sys::abi::{
 use sys::map::{Access, Map, MapError};
 use sys::sync::{AtomicU32, AtomicU64, Ordering};
 
+use crate::numbers::{self, Inner, Numbers};
 use crate::sockets::Sockets;
 
 /// More connections than this are not listed: a board that claims so many is broken, or its list
@@ -108,6 +108,12 @@ pub(crate) struct Process {
     pub(crate) slot: u32,
     /// Process id, in its own pid namespace.
     pub(crate) pid: u32,
+    /// Process id as it is seen from here; `None`: it is gone, or we may not look at it.
+    pub(crate) host_pid: Option<u32>,
+    /// Whether it is in another pid namespace than who asks.
+    pub(crate) elsewhere: bool,
+    /// Container that it is in: the beginning of its identity.
+    pub(crate) container: Option<String>,
     /// Effective user id.
     pub(crate) uid: u32,
     /// Name (comm).
@@ -141,6 +147,11 @@ pub(crate) struct Process {
     pub(crate) rx_buffers: BufferSizes,
     /// Why connections stayed on TCP or went back to it.
     pub(crate) fallbacks: Vec<Fallback>,
+}
+
+/// The number by which people know a process: as it is seen from here, or else as it knows itself.
+pub(crate) fn shown(pid: u32, host_pid: Option<u32>) -> u32 {
+    host_pid.unwrap_or(pid)
 }
 
 /// What a connection's end is doing; the names are those of `smcss`.
@@ -224,6 +235,8 @@ pub(crate) struct Connection {
     pub(crate) slot: u32,
     /// Its process id.
     pub(crate) pid: u32,
+    /// The same as it is seen from here.
+    pub(crate) host_pid: Option<u32>,
     /// Its name.
     pub(crate) program: String,
     /// Whether it lives.
@@ -232,6 +245,8 @@ pub(crate) struct Connection {
     pub(crate) peer_slot: Option<u32>,
     /// Process id at the other end.
     pub(crate) peer_pid: Option<u32>,
+    /// The same as it is seen from here.
+    pub(crate) peer_host_pid: Option<u32>,
     /// Name of the program at the other end.
     pub(crate) peer_program: Option<String>,
     /// The other end's number on the board.
@@ -261,7 +276,8 @@ impl Connection {
 
     /// Whether the process is at either end.
     pub(crate) fn involves(&self, pid: u32) -> bool {
-        self.pid == pid || self.peer_pid == Some(pid)
+        let peer = self.peer_pid.map(|peer| shown(peer, self.peer_host_pid));
+        shown(self.pid, self.host_pid) == pid || peer == Some(pid)
     }
 }
 
@@ -272,12 +288,16 @@ pub(crate) struct LinkGroup {
     pub(crate) slot: u32,
     /// Its process id.
     pub(crate) pid: u32,
+    /// The same as it is seen from here.
+    pub(crate) host_pid: Option<u32>,
     /// Its name.
     pub(crate) program: String,
     /// Slot of the second process; the first one's for connections within a process.
     pub(crate) peer_slot: u32,
     /// Its process id.
     pub(crate) peer_pid: u32,
+    /// The same as it is seen from here.
+    pub(crate) peer_host_pid: Option<u32>,
     /// Its name.
     pub(crate) peer_program: String,
     /// Connections between them.
@@ -303,6 +323,8 @@ pub(crate) struct Listener {
     pub(crate) slot: u32,
     /// Its process id.
     pub(crate) pid: u32,
+    /// The same as it is seen from here.
+    pub(crate) host_pid: Option<u32>,
     /// User id.
     pub(crate) uid: u32,
     /// Its name.
@@ -375,15 +397,16 @@ impl Board {
     /// The process that takes connections to other hosts, if it lives.
     fn engine(&self) -> Option<Process> {
         let slot = engine(&self.map)?;
-        read_process(slot, self.map.slot(slot)).filter(|process| process.alive)
+        let numbers = Numbers::find([inner(self.map.slot(slot))]);
+        self.process(slot, &numbers).filter(|process| process.alive)
     }
 
     /// Reads everything.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let map = &self.map;
-        let mut processes: BTreeMap<u32, Process> = slots(map)
-            .filter_map(|index| Some((index, read_process(index, map.slot(index))?)))
-            .collect();
+        let numbers = Numbers::find(slots(map).map(|index| inner(map.slot(index))));
+        let mut processes: BTreeMap<u32, Process> =
+            slots(map).filter_map(|index| Some((index, self.process(index, &numbers)?))).collect();
         let mut connections = Vec::new();
         let mut truncated = false;
         for (index, half) in local::board::halves(map, self.fd) {
@@ -405,6 +428,55 @@ impl Board {
             processes: processes.into_values().collect(),
             connections,
         }
+    }
+}
+
+impl Board {
+    fn process(&self, index: u32, numbers: &Numbers) -> Option<Process> {
+        let slot = self.map.slot(index);
+        if slot.state.load(Ordering::Acquire) != slot_state::LIVE {
+            return None;
+        }
+        let totals = &slot.totals;
+        let counters = Counters {
+            bytes_tx: load64(&totals.bytes_tx),
+            bytes_rx: load64(&totals.bytes_rx),
+            doorbells: load64(&totals.bells),
+            sleeps: load64(&totals.sleeps),
+            spins: load64(&totals.spins),
+            stalls: load64(&totals.stalls),
+            sends: load64(&totals.sends),
+            receives: load64(&totals.receives),
+        };
+        let who = inner(slot);
+        let (elsewhere, host_pid) = (numbers.is_elsewhere(who), numbers.here(who));
+        // The kernel gives its lock back when it has ended, wherever it is. What it has forked may hold it longer.
+        let holds = sys::call::byte_locked(self.fd, local::board::lock_of(index)).unwrap_or(true);
+        let alive = holds && (elsewhere || host_pid.is_some());
+        let host_pid = host_pid.filter(|_| alive);
+        Some(Process {
+            slot: index,
+            pid: who.1,
+            host_pid,
+            elsewhere,
+            container: host_pid.and_then(numbers::container),
+            uid: load(&slot.uid),
+            program: program_name([load64(&slot.comm[0]), load64(&slot.comm[1])]),
+            alive,
+            since: load64(&slot.since),
+            memory_owned_bytes: load64(&slot.bytes_owned),
+            memory_used_bytes: load64(&slot.bytes_used),
+            connections_shm: 0,
+            connections_smcr: 0,
+            connections_tcp: 0,
+            attached_total: load64(&slot.attached),
+            attached_clients: load64(&slot.attached_clients),
+            tx_buffers: BufferSizes::default(),
+            rx_buffers: BufferSizes::default(),
+            closed_total: load64(&slot.closed),
+            counters,
+            fallbacks: fallbacks(&slot.reasons),
+        })
     }
 }
 
@@ -479,47 +551,9 @@ fn slots(map: &Map) -> impl Iterator<Item = u32> {
     0..used.min(most)
 }
 
-/// Whether a process of that id exists, as far as we can see.
-pub(crate) fn process_exists(pid: u32) -> bool {
-    Path::new(&format!("/proc/{pid}")).exists()
-}
-
-fn read_process(index: u32, slot: &Slot) -> Option<Process> {
-    if slot.state.load(Ordering::Acquire) != slot_state::LIVE {
-        return None;
-    }
-    let totals = &slot.totals;
-    let counters = Counters {
-        bytes_tx: load64(&totals.bytes_tx),
-        bytes_rx: load64(&totals.bytes_rx),
-        doorbells: load64(&totals.bells),
-        sleeps: load64(&totals.sleeps),
-        spins: load64(&totals.spins),
-        stalls: load64(&totals.stalls),
-        sends: load64(&totals.sends),
-        receives: load64(&totals.receives),
-    };
-    let pid = load(&slot.pid);
-    Some(Process {
-        slot: index,
-        pid,
-        uid: load(&slot.uid),
-        program: program_name([load64(&slot.comm[0]), load64(&slot.comm[1])]),
-        alive: process_exists(pid),
-        since: load64(&slot.since),
-        memory_owned_bytes: load64(&slot.bytes_owned),
-        memory_used_bytes: load64(&slot.bytes_used),
-        connections_shm: 0,
-        connections_smcr: 0,
-        connections_tcp: 0,
-        attached_total: load64(&slot.attached),
-        attached_clients: load64(&slot.attached_clients),
-        tx_buffers: BufferSizes::default(),
-        rx_buffers: BufferSizes::default(),
-        closed_total: load64(&slot.closed),
-        counters,
-        fallbacks: fallbacks(&slot.reasons),
-    })
+/// Who a slot says that its process is.
+fn inner(slot: &Slot) -> Inner {
+    (load64(&slot.pids), load(&slot.pid))
 }
 
 fn fallbacks(counts: &[AtomicU32; REASONS]) -> Vec<Fallback> {
@@ -633,10 +667,12 @@ fn read_once(
         peer_port: (ports >> 16) as u16,
         slot,
         pid: process.map_or(0, |p| p.pid),
+        host_pid: process.and_then(|p| p.host_pid),
         program: process.map_or_else(String::new, |p| p.program.clone()),
         alive: process.is_some_and(|p| p.alive),
         peer_slot,
         peer_pid: peer_process.map(|p| p.pid),
+        peer_host_pid: peer_process.and_then(|p| p.host_pid),
         peer_program: peer_process.map(|p| p.program.clone()),
         peer_half: peer.map(|(number, _)| number),
         since_ns: load64(&half.since),
@@ -736,9 +772,11 @@ fn link_groups(connections: &[Connection], processes: &BTreeMap<u32, Process>) -
         let group = groups.entry(ends).or_insert_with(|| LinkGroup {
             slot: ends.0,
             pid: first.pid,
+            host_pid: first.host_pid,
             program: first.program.clone(),
             peer_slot: ends.1,
             peer_pid: second.pid,
+            peer_host_pid: second.host_pid,
             peer_program: second.program.clone(),
             connections: 0,
             bytes_tx: 0,
@@ -767,6 +805,7 @@ fn listeners(map: &Map, processes: &BTreeMap<u32, Process>) -> Vec<Listener> {
             port,
             slot: process.slot,
             pid: process.pid,
+            host_pid: process.host_pid,
             uid: process.uid,
             program: process.program.clone(),
         })

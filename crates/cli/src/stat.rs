@@ -11,7 +11,7 @@ use serde::Serialize;
 use load::{Load, Loads};
 
 use crate::snapshot::{
-    BufferSizes, Connection, LinkGroup, Listener, Mode, Process, Snapshot, Watch,
+    BufferSizes, Connection, LinkGroup, Listener, Mode, Process, Snapshot, Watch, shown,
 };
 use crate::table::{Side, bytes, count, render, socket};
 
@@ -101,9 +101,11 @@ fn select(mut snapshot: Snapshot, view: &View) -> Snapshot {
     }
     if let Some(pid) = view.pid {
         snapshot.connections.retain(|c| c.involves(pid));
-        snapshot.processes.retain(|p| p.pid == pid);
-        snapshot.link_groups.retain(|g| g.pid == pid || g.peer_pid == pid);
-        snapshot.listeners.retain(|l| l.pid == pid);
+        snapshot.processes.retain(|p| shown(p.pid, p.host_pid) == pid);
+        snapshot.link_groups.retain(|g| {
+            shown(g.pid, g.host_pid) == pid || shown(g.peer_pid, g.peer_host_pid) == pid
+        });
+        snapshot.listeners.retain(|l| shown(l.pid, l.host_pid) == pid);
     }
     snapshot
 }
@@ -163,14 +165,14 @@ pub(crate) fn mode(c: &Connection) -> String {
     }
 }
 
-fn process_name(pid: u32, program: &str) -> String {
-    format!("{pid}/{program}")
+pub(crate) fn process_name(pid: u32, host_pid: Option<u32>, program: &str) -> String {
+    format!("{}/{program}", shown(pid, host_pid))
 }
 
 /// The peer's process; `-` where it is not known.
 pub(crate) fn peer_name(c: &Connection) -> String {
     match (c.peer_pid, &c.peer_program) {
-        (Some(pid), Some(program)) => process_name(pid, program),
+        (Some(pid), Some(program)) => process_name(pid, c.peer_host_pid, program),
         _ => "-".into(),
     }
 }
@@ -207,7 +209,7 @@ fn connections(connections: &[Connection]) -> String {
             socket(c.local_address, c.local_port),
             socket(c.peer_address, c.peer_port),
             mode(c),
-            process_name(c.pid, &c.program) + if c.alive { "" } else { " (dead)" },
+            process_name(c.pid, c.host_pid, &c.program) + if c.alive { "" } else { " (dead)" },
             peer_name(c),
             bytes(c.counters.bytes_tx),
             bytes(c.counters.bytes_rx),
@@ -224,7 +226,7 @@ fn connections(connections: &[Connection]) -> String {
 
 fn processes(processes: &[Process]) -> String {
     use Side::{Left, Right};
-    let columns = [
+    let mut columns = vec![
         ("PID", Right),
         ("Program", Left),
         ("UID", Right),
@@ -246,9 +248,14 @@ fn processes(processes: &[Process]) -> String {
         ("Memory", Right),
         ("Buffers", Right),
     ];
+    // Where there are none nobody looks for them.
+    let in_containers = processes.iter().any(|p| p.container.is_some() || p.elsewhere);
+    if in_containers {
+        columns.insert(2, ("Container", Left));
+    }
     let row = |p: &Process| {
-        vec![
-            p.pid.to_string(),
+        let mut row = vec![
+            shown(p.pid, p.host_pid).to_string(),
             p.program.clone() + if p.alive { "" } else { " (dead)" },
             p.uid.to_string(),
             p.connections_shm.to_string(),
@@ -268,9 +275,19 @@ fn processes(processes: &[Process]) -> String {
             count(p.counters.stalls),
             bytes(p.memory_owned_bytes),
             bytes(p.memory_used_bytes),
-        ]
+        ];
+        if in_containers {
+            row.insert(2, container(p));
+        }
+        row
     };
     render(&columns, &processes.iter().map(row).collect::<Vec<_>>())
+}
+
+/// The container that a process is in; `?` if it is in one that we may not look at.
+fn container(process: &Process) -> String {
+    let unknown = if process.elsewhere && process.alive { "?" } else { "-" };
+    process.container.clone().unwrap_or_else(|| unknown.to_owned())
 }
 
 /// How many buffers there are of each size, those that are written to and those that are read from.
@@ -278,7 +295,7 @@ fn buffers(processes: &[Process]) -> Option<String> {
     let mut columns = vec![("Program", Side::Left), ("", Side::Left)];
     columns.extend(BufferSizes::NAMES.map(|name| (name, Side::Right)));
     let row = |p: &Process, way: &str, sizes: BufferSizes| {
-        let mut cells = vec![process_name(p.pid, &p.program), way.to_owned()];
+        let mut cells = vec![process_name(p.pid, p.host_pid, &p.program), way.to_owned()];
         cells.extend(sizes.0.map(|n| n.to_string()));
         cells
     };
@@ -305,8 +322,8 @@ fn link_groups(groups: &[LinkGroup]) -> Option<String> {
     ];
     let row = |g: &LinkGroup| {
         vec![
-            process_name(g.pid, &g.program),
-            process_name(g.peer_pid, &g.peer_program),
+            process_name(g.pid, g.host_pid, &g.program),
+            process_name(g.peer_pid, g.peer_host_pid, &g.peer_program),
             g.connections.to_string(),
             bytes(g.bytes_tx),
             bytes(g.bytes_rx),
@@ -323,7 +340,7 @@ fn fallbacks(processes: &[Process]) -> Option<String> {
     use Side::{Left, Right};
     let columns = [("Program", Left), ("Connections", Right), ("Reason", Left)];
     let row = |p: &Process| {
-        let program = process_name(p.pid, &p.program);
+        let program = process_name(p.pid, p.host_pid, &p.program);
         let fallback = move |f: &crate::snapshot::Fallback| {
             vec![program.clone(), f.count.to_string(), format!("{} ({})", f.reason, f.words)]
         };
@@ -337,7 +354,7 @@ fn listeners(listeners: &[Listener]) -> Option<String> {
     use Side::{Left, Right};
     let columns = [("State", Left), ("UID", Right), ("Port", Right), ("Program", Left)];
     let row = |l: &Listener| {
-        let program = process_name(l.pid, &l.program);
+        let program = process_name(l.pid, l.host_pid, &l.program);
         vec!["LISTEN".into(), l.uid.to_string(), l.port.to_string(), program]
     };
     let rows: Vec<_> = listeners.iter().map(row).collect();

@@ -226,7 +226,7 @@ impl Screen {
         let before = before.map(|c| (connection_key(c), c.counters)).collect();
         let entry = |c: &Connection| Entry {
             names: vec![
-                format!("{}/{}", c.pid, c.program),
+                stat::process_name(c.pid, c.host_pid, &c.program),
                 socket(c.local_address, c.local_port),
                 socket(c.peer_address, c.peer_port),
                 stat::peer_name(c),
@@ -244,7 +244,7 @@ impl Screen {
         let before = before.map(|p| (process_key(p), p.counters)).collect();
         let entry = |p: &Process| Entry {
             names: vec![
-                format!("{}/{}", p.pid, p.program),
+                stat::process_name(p.pid, p.host_pid, &p.program),
                 p.connections_shm.to_string(),
                 p.connections_tcp.to_string(),
                 bytes(p.memory_owned_bytes),

@@ -51,6 +51,8 @@ impl Fixture {
         board.process(0, std::process::id(), "server");
         board.process(1, std::process::id(), "client\x1b[31m");
         board.process(2, dead_pid(), "gone");
+        // What the dead one has forked holds its lock still.
+        (0..3).for_each(|slot| board.lives(slot));
         store(&board.map.slot(0).reasons[1], 3);
         store(board.map.port(80), 1 | PORT_OFFERED);
         let server = board.map.slot(0);
@@ -110,6 +112,10 @@ impl Fixture {
         for nth in 0..u32::try_from(HALVES_PER_BLOCK).unwrap() {
             store(&self.half_at(index, nth).generation, 1);
         }
+    }
+
+    fn lives(&self, index: u32) {
+        sys::call::lock_byte(self.fd, local::board::lock_of(index)).unwrap();
     }
 
     fn index(slot: u32, nth: u32) -> u32 {
@@ -380,4 +386,19 @@ fn a_board_that_claims_too_much_is_cut() {
     let snapshot = board.snapshot();
     assert!(snapshot.truncated);
     assert_eq!(snapshot.connections.len(), CONNECTIONS_MAX);
+}
+
+/// The number of a process in a container says nothing here: another one may have it, and it may be gone all the same.
+#[test]
+fn a_process_of_another_namespace_lives_as_long_as_its_lock() {
+    let board = Fixture::empty();
+    for slot in 0..2 {
+        board.process(slot, std::process::id(), "inside");
+        store64(&board.map.slot(slot).pids, u64::MAX);
+    }
+    board.lives(0);
+    let processes = board.snapshot().processes;
+    let said = processes.iter().map(|p| (p.alive, p.elsewhere, p.host_pid, p.pid));
+    let own = std::process::id();
+    assert_eq!(said.collect::<Vec<_>>(), [(true, true, None, own), (false, true, None, own)]);
 }
