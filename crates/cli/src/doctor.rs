@@ -1,7 +1,9 @@
 //! `shunt doctor`: whether a program can be accelerated here, and if not, why and what to do.
 
+mod process;
+
 use std::ffi::{CString, OsStr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use local::Limits;
 use local::config::Rule;
@@ -11,11 +13,14 @@ use nix::unistd::{AccessFlags, eaccess};
 use serde::Serialize;
 use sys::abi::FILE_BYTES;
 use sys::map::{Access, Map, MapError};
+use sys::memory_group::MemoryLimit;
 
 use crate::config::Merged;
 use crate::elf::{self, Elf, Native};
 use crate::program::{self, Privileges, Program};
 use crate::{run, snapshot};
+
+pub(crate) use process::examine as examine_process;
 
 /// Less space than this for shared memory is not enough to start.
 const SPACE_BYTES_MIN: u64 = 4 << 20;
@@ -159,6 +164,7 @@ pub(crate) fn examine(name: &OsStr, settings: &anyhow::Result<Merged>) -> Report
     checks.extend(settings_checks(settings, &comm.to_string_lossy()));
     let dir = settings.as_ref().ok().and_then(|m| m.limits.dir.clone());
     checks.extend(place_checks(dir.as_deref()));
+    checks.extend(memory_limit_check("self"));
     checks.extend(process_limits("self"));
     Report::new(name.to_string_lossy().into_owned(), None, checks)
 }
@@ -386,7 +392,7 @@ fn directory_check(dir: &Path, is_named: bool, uid: u32) -> Check {
             format!("chmod 700 {shown}; where users or containers are to meet: sudo shunt share"),
         ),
         Ok(at) => Check::ok(NAME, format!("{shown}, yours, mode {:o}", at.mode() & 0o7777)),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => absent_directory_check(dir),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => absent_directory_check(dir, is_named),
         Err(e) => {
             Check::no(NAME, format!("{shown}: {e}"), "set SHUNT_DIR to a directory of your own")
         }
@@ -428,11 +434,17 @@ fn shared_directory_check(dir: &Path, gid: u32) -> Check {
     }
 }
 
-fn absent_directory_check(dir: &Path) -> Check {
+fn absent_directory_check(dir: &Path, is_named: bool) -> Check {
     const NAME: &str = "directory";
     let shown = dir.display();
     let parent = dir.parent().unwrap_or_else(|| Path::new("/"));
     match eaccess(parent, AccessFlags::W_OK | AccessFlags::X_OK) {
+        // It may be another name than was meant.
+        Ok(()) if is_named => Check::warn(
+            NAME,
+            format!("{shown} is not there: the first program makes it, for its user alone"),
+            "where users or containers are to meet: sudo shunt share",
+        ),
         Ok(()) => Check::ok(NAME, format!("{shown} will be made by the first program")),
         Err(errno) => Check::no(
             NAME,
@@ -533,6 +545,24 @@ fn netlink_check() -> Check {
     }
 }
 
+/// What the control group of a process has for its connections; `None`: it has no limit.
+fn memory_limit_check(process: &str) -> Option<Check> {
+    const NAME: &str = "memory-limit";
+    let groups = std::fs::read_to_string(format!("/proc/{process}/cgroup")).ok()?;
+    let limit = MemoryLimit::of(&groups)?.bytes;
+    let share = local::board::share_of_group(limit);
+    let found = format!(
+        "its control group may have {} MiB, of which connections take {} at most",
+        limit >> 20,
+        share >> 20
+    );
+    if share >= SPACE_BYTES_MIN {
+        return Some(Check::ok(NAME, found));
+    }
+    let advice = "raise it (containers: --memory), for others stay on TCP with reason 6";
+    Some(Check::warn(NAME, found, advice))
+}
+
 /// What limits a process: `self` or a number.
 fn process_limits(process: &str) -> Vec<Check> {
     let mut checks = Vec::new();
@@ -597,126 +627,6 @@ fn address_space_check(soft: Option<u64>) -> Check {
         ),
         Some(bytes) => Check::ok(NAME, format!("limited to {} MiB", bytes >> 20)),
         None => Check::ok(NAME, "no limit"),
-    }
-}
-
-/// Looks at a process that runs.
-pub(crate) fn examine_process(pid: u32) -> Report {
-    let proc = PathBuf::from(format!("/proc/{pid}"));
-    let comm = std::fs::read_to_string(proc.join("comm"));
-    let name = comm.map_or_else(|_| "it".into(), |c| c.trim_end().to_owned());
-    let checks = if proc.exists() {
-        process_checks(&proc, pid)
-    } else {
-        vec![Check::no("process", format!("there is no process {pid}"), "see ps(1)")]
-    };
-    Report::new(name, Some(pid), checks)
-}
-
-fn process_checks(proc: &Path, pid: u32) -> Vec<Check> {
-    let mut checks = Vec::new();
-    let exe = proc.join("exe");
-    let program = std::fs::read_link(&exe).and_then(|shown| Program::at(&exe, shown));
-    match program {
-        Ok(program) => {
-            // How it was started decides about privileges, and that is over: see `loaded`.
-            let of_start = |c: &Check| matches!(c.name, "set-uid" | "capabilities");
-            checks.extend(program_checks(&program).into_iter().filter(|c| !of_start(c)));
-        }
-        Err(e) => {
-            let found = format!("process {pid} cannot be looked at: {e}");
-            checks.push(Check::no("process", found, "ask as the same user, or as root"));
-            return checks;
-        }
-    }
-    let environ = std::fs::read(proc.join("environ")).unwrap_or_default();
-    checks.push(loaded_check(proc));
-    checks.push(switch_check(variable(&environ, "SHUNT_ENABLED")));
-    checks.push(slot_check(proc, pid, &environ));
-    checks.extend(process_limits(&pid.to_string()));
-    checks
-}
-
-/// A variable in the text of `/proc/PID/environ`.
-fn variable(environ: &[u8], name: &str) -> Option<String> {
-    let value = |entry: &[u8]| {
-        let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
-        Some(String::from_utf8_lossy(value).into_owned())
-    };
-    environ.split(|b| *b == 0).find_map(value)
-}
-
-fn loaded_check(proc: &Path) -> Check {
-    const NAME: &str = "loaded";
-    let maps = match std::fs::read(proc.join("maps")) {
-        Ok(maps) => String::from_utf8_lossy(&maps).into_owned(),
-        Err(e) => {
-            return Check::no(
-                NAME,
-                format!("its maps cannot be read: {e}"),
-                "ask as the same user, or as root",
-            );
-        }
-    };
-    match maps.lines().find_map(library_in_map) {
-        Some(path) if path.ends_with(" (deleted)") => Check::warn(
-            NAME,
-            path,
-            "the library was replaced since it started: start it again to use the new one",
-        ),
-        Some(path) => Check::ok(NAME, path),
-        None => Check::no(NAME, "the library is not loaded", "start it by `shunt run -- PROGRAM`"),
-    }
-}
-
-/// The path in a line of `/proc/PID/maps`, if it is the library's.
-fn library_in_map(line: &str) -> Option<&str> {
-    let path = &line[line.find('/')?..];
-    let plain = path.strip_suffix(" (deleted)").unwrap_or(path);
-    (plain.rsplit('/').next() == Some(run::LIBRARY)).then_some(path)
-}
-
-fn switch_check(enabled: Option<String>) -> Check {
-    const NAME: &str = "settings";
-    let mut limits = Limits::default();
-    match enabled {
-        Some(text) if limits.set("enabled", &text).is_ok() && !limits.enabled => {
-            Check::no(NAME, format!("switched off by SHUNT_ENABLED={text}"), "start it without")
-        }
-        _ => Check::ok(NAME, "switched on"),
-    }
-}
-
-/// Whether the process is on the board.
-fn slot_check(proc: &Path, pid: u32, environ: &[u8]) -> Check {
-    let namespace = |proc: &Path| std::fs::read_link(proc.join("ns/net")).ok();
-    if namespace(proc) != namespace(Path::new("/proc/self")) {
-        let advice = format!("ask from there: nsenter -t {pid} -n shunt doctor --pid {pid}");
-        return Check::warn(SLOT, "it is in another network namespace", advice);
-    }
-    let status = std::fs::read_to_string(proc.join("status")).unwrap_or_default();
-    // The last one is its number in its own pid namespace, which is what it writes on the board.
-    let inner = status_value(&status, "NSpid").and_then(|ids| ids.split_whitespace().last());
-    let inner = inner.and_then(|id| id.parse().ok()).unwrap_or(pid);
-    // Real, effective, saved, file system.
-    let uid = status_value(&status, "Uid").and_then(|ids| ids.split_whitespace().nth(1));
-    let dir = variable(environ, "SHUNT_DIR").filter(|d| !d.is_empty());
-    let dir = dir.or_else(|| uid.map(|uid| format!("/dev/shm/shunt-{uid}")));
-    let processes = match snapshot::take(dir.as_deref()) {
-        Ok(snapshot) => snapshot.unwrap_or_default().processes,
-        Err(e) => return Check::warn(SLOT, format!("{e:#}"), "the board cannot be read"),
-    };
-    match processes.iter().find(|p| p.pid == inner) {
-        Some(p) => Check::ok(
-            SLOT,
-            format!(
-                "{}, with {} connections in shared memory and {} on TCP",
-                p.slot, p.connections_shm, p.connections_tcp
-            ),
-        ),
-        None => {
-            Check::warn(SLOT, "holds none", "it takes one with its first listener or connection")
-        }
     }
 }
 

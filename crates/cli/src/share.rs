@@ -2,6 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -159,9 +160,15 @@ fn is_for_this(opened: &File, dir: &Path, group: u32, is_across: bool) -> anyhow
         "{shown} is there already, and belongs to user {}: name another one",
         at.uid()
     );
+    let is_empty =
+        fs::read_dir(dir).with_context(|| format!("{shown} cannot be read"))?.next().is_none();
+    // Docker makes such a one for a mount whose directory is not there, after a start of the host say.
+    let is_ours_by_name =
+        dir.file_name().is_some_and(|name| name.as_bytes().starts_with(b"shunt-"));
+    let is_nobodys = is_ours_by_name && at.mode() & 0o022 == 0 && is_empty;
     ensure!(
-        at.mode() & 0o007 == 0,
-        "{shown} is there already, and open to everybody: name another one, or remove it if it is empty, as Docker makes it (rmdir {shown})"
+        at.mode() & 0o007 == 0 || is_nobodys,
+        "{shown} is there already, and open to everybody: name another one"
     );
     let again = format!("remove it (rm -r {shown}) when no program uses it");
     for entry in fs::read_dir(dir).with_context(|| format!("{shown} cannot be read"))? {
@@ -214,17 +221,20 @@ fn instructions(
     let Group { name, number } = group;
     let place = Path::new(dir).file_name().unwrap_or_default().display();
     let whom = if is_across { ", in all network namespaces" } else { "" };
-    let mut said = format!(
-        "{dir} is shared by the users of group {name} ({number}){whom}.\n\n\
-         Programs of root and of these users:\n  \
-           SHUNT_DIR={dir} shunt run -- PROGRAM\n"
-    );
+    let mut said = format!("{dir} is shared by the users of group {name} ({number}){whom}.\n");
+    // The root of a user namespace is one of the host's users, whose programs outside of it reach containers by others.
+    let engine = if is_host { "docker" } else { "podman" };
+    if is_host {
+        said += &format!(
+            "\nPrograms of root and of these users:\n  SHUNT_DIR={dir} shunt run -- PROGRAM\n"
+        );
+    }
     if is_across {
         let library = library.unwrap_or_else(|| Path::new("/usr/lib/shunt/libshunt_preload.so"));
         let folder = library.parent().unwrap_or_else(|| Path::new("/")).display();
         said += &format!(
             "\nContainers, whose images need not be changed:\n  \
-               docker run -v {dir}:{dir} -v {folder}:/usr/lib/shunt:ro --group-add {number} \\\n    \
+               {engine} run -v {dir}:{dir} -v {folder}:/usr/lib/shunt:ro --group-add {number} \\\n    \
                  -e SHUNT_DIR={dir} -e 'LD_PRELOAD={}' IMAGE\n",
             in_container(library)
         );

@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::net::{IpAddr, Ipv6Addr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -531,9 +533,11 @@ impl Watch {
     }
 }
 
-/// Reads the board of a directory once; `None` if there is none.
-pub(crate) fn take(dir: Option<&str>) -> anyhow::Result<Option<Snapshot>> {
-    Watch::new(dir)?.look()
+/// Reads the board in this file once; `None` if there is none.
+pub(crate) fn at(path: &Path) -> anyhow::Result<Option<Snapshot>> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // Whichever namespace it is for: that matters to who takes part.
+    Ok(Board::open_at(&path, 0)?.as_ref().map(Board::snapshot))
 }
 
 fn load(word: &AtomicU32) -> u32 {

@@ -58,6 +58,14 @@ fn pids() -> u64 {
     inode_of(c"/proc/self/ns/pid").unwrap_or(0)
 }
 
+/// Whether process numbers are those of a namespace of our own, as a container has them. `false` also if it is not known.
+#[must_use]
+pub fn is_in_container() -> bool {
+    // PROC_PID_INIT_INO of `linux/proc_ns.h`.
+    const HOST: u64 = 0xefff_fffc;
+    ![0, HOST].contains(&pids())
+}
+
 /// The inode number of what is there, or of what a link there leads to.
 fn inode_of(path: &CStr) -> Result<u64, i32> {
     let fd = call::open(path, O_CLOEXEC, 0)?;
@@ -142,6 +150,20 @@ pub fn door(dir: Option<&str>) -> Result<CString, MapError> {
     CString::new(path).map_err(|_| MapError::NotOurs)
 }
 
+/// The group to which root has opened the directory of the board; `None`: to none, or it is not there.
+#[must_use]
+pub fn group_of(dir: Option<&str>) -> Option<u32> {
+    let path = CString::new(directory(dir)).ok()?;
+    let stat = call::lstat(&path).ok()?;
+    (dir.is_some() && is_shared(stat.st_uid, stat.st_mode)).then_some(stat.st_gid)
+}
+
+/// Whether a directory of this owner and mode is root's, and open to its group alone.
+const fn is_shared(uid: u32, mode: u32) -> bool {
+    const ROOT: u32 = 0;
+    uid == ROOT && mode & 0o077 == 0o070
+}
+
 /// The way to the engine for guests that do not come to its [`door`]: see [`crate::relay::Door`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Side {
@@ -172,14 +194,13 @@ pub fn prepare(dir: Option<&str>) -> Result<Option<u32>, MapError> {
     };
     const S_IFMT: u32 = 0o170_000;
     const S_IFDIR: u32 = 0o040_000;
-    const ROOT: u32 = 0;
     if stat.st_mode & S_IFMT != S_IFDIR {
         return Err(MapError::NotOurs);
     }
     if stat.st_uid == call::geteuid() && stat.st_mode & 0o077 == 0 {
         return Ok(None);
     }
-    let is_shared = dir.is_some() && stat.st_uid == ROOT && stat.st_mode & 0o077 == 0o070;
+    let is_shared = dir.is_some() && is_shared(stat.st_uid, stat.st_mode);
     if is_shared { Ok(Some(stat.st_gid)) } else { Err(MapError::NotOurs) }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! `hooks` holds the signatures; a descriptor that we do not follow costs one load. Whatever goes wrong with one that we do follow goes wrong for that connection only.
 
+mod absence;
 mod alloc;
 #[cfg(not(test))]
 mod alone;
@@ -63,27 +64,15 @@ extern "C" fn init() {
     let name = call::comm();
     let len = name.iter().position(|b| *b == 0).unwrap_or(name.len());
     let program = String::from_utf8_lossy(&name[..len]).into_owned();
-    let log = limits.log;
+    let absence = absence::Absence::of(&limits);
     sys::lock::watch_threads();
     match World::join(limits, program, high_fd()) {
         Ok(world) => {
+            absence.over();
             carried::begin();
             fds::begin(world);
         }
-        Err(error) => {
-            // Whoever was there first, or has closed it to us, may have meant it; the rest is that there is no room, or no
-            // such place.
-            use sys::map::MapError;
-            let matters = matches!(
-                error,
-                MapError::NotOurs | MapError::System(_, libc::EACCES | libc::EPERM)
-            );
-            let told = if matters { local::Level::Error } else { local::Level::Info };
-            if log >= told {
-                local::log::line(format_args!("{error}; staying on TCP"));
-            }
-            return;
-        }
+        Err(error) => return absence.stays(&error),
     }
     // SAFETY: plain functions that live as long as the process.
     unsafe {

@@ -1,5 +1,6 @@
 //! Tests that need a whole kernel, whole programs or the whole workspace; one module a subject.
 
+mod contained;
 mod counted;
 mod defrag;
 mod defrag_kernel;

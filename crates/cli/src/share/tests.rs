@@ -111,7 +111,11 @@ fn what_is_for_something_else_stays_as_it_is() {
         fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
         dir
     };
-    refused(&made("open", 0o1777), "open to everybody");
+    refused(&made("shunt-open", 0o1777), "open to everybody");
+    refused(&made("open", 0o755), "open to everybody");
+    let written = made("shunt-written", 0o755);
+    fs::write(written.join("board-all-v0"), "").unwrap();
+    refused(&written, "open to everybody");
     let other = made("other", 0o700);
     chown(&other, Some(61_001), None).unwrap();
     refused(&other, "belongs to user 61001");
@@ -134,6 +138,10 @@ fn what_is_for_something_else_stays_as_it_is() {
     refused(&place.path().join("none/below"), "cannot be made");
     // What is empty, and closed, becomes one.
     make(&made("empty", 0o700), GROUP, false).unwrap();
+    // As Docker makes it where it is not there.
+    let dockers = made("shunt-web", 0o755);
+    make(&dockers, GROUP, true).unwrap();
+    assert_eq!(whose(&dockers), [0, GROUP, MODE]);
 }
 
 #[test]
@@ -158,6 +166,7 @@ fn what_to_do_next_can_be_copied() {
     assert!(said.contains("'LD_PRELOAD=/usr/lib/shunt/$LIB/libshunt_preload.so'"), "{said}");
     let said = instructions("/dev/shm/shunt-ann", &group, true, Some(&library), false);
     assert!(!said.contains("tmpfiles") && said.contains("make it again"), "{said}");
+    assert!(said.contains("podman run -v") && !said.contains("docker"), "{said}");
     assert!(is_of_the_host("         0          0 4294967295\n"));
     for other in ["", "0 1000 1\n1 100000 65536\n", "0 0 1\n"] {
         assert!(!is_of_the_host(other), "{other:?}");

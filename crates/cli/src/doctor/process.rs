@@ -1,0 +1,490 @@
+//! A process that runs, which may be in a container: with files, users and numbers of its own.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use local::Limits;
+use local::config::SETTINGS;
+use rustix::fs::{Mode, OFlags, ResolveFlags, StatVfsMountFlags};
+
+use super::{Check, Report, memory_limit_check, process_limits, program_checks, status_value};
+use crate::program::Program;
+use crate::snapshot::{self, Process};
+use crate::{numbers, run};
+
+/// Name of the check for the process's slot.
+const SLOT: &str = super::SLOT;
+const DIRECTORY: &str = "directory";
+/// Of `/proc/PID/status`: bit of CAP_DAC_OVERRIDE, by which modes do not bind.
+const DAC_OVERRIDE: u64 = 1 << 1;
+
+/// Looks at a process that runs.
+pub(crate) fn examine(pid: u32) -> Report {
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    let comm = fs::read_to_string(proc.join("comm"));
+    let name = comm.map_or_else(|_| "it".into(), |c| c.trim_end().to_owned());
+    let checks = if proc.exists() {
+        checks(&proc, pid)
+    } else {
+        vec![Check::no("process", format!("there is no process {pid}"), "see ps(1)")]
+    };
+    Report::new(name, Some(pid), checks)
+}
+
+fn checks(proc: &Path, pid: u32) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let exe = proc.join("exe");
+    let program = fs::read_link(&exe).and_then(|shown| Program::at(&exe, shown));
+    match program {
+        Ok(program) => {
+            // How it was started decides about privileges, and that is over: see `loaded`.
+            let of_start = |c: &Check| matches!(c.name, "set-uid" | "capabilities");
+            checks.extend(program_checks(&program).into_iter().filter(|c| !of_start(c)));
+        }
+        Err(e) => {
+            let found = format!("process {pid} cannot be looked at: {e}");
+            checks.push(Check::no("process", found, "ask as the same user, or as root"));
+            return checks;
+        }
+    }
+    let environ = Environment::of(proc);
+    let maps = fs::read(proc.join("maps"));
+    let maps = maps.map(|maps| String::from_utf8_lossy(&maps).into_owned());
+    checks.push(loaded_check(proc, &environ, maps.as_deref()));
+    let is_loaded = checks.iter().all(|check| check.outcome != super::Outcome::No);
+    checks.push(settings_check(&environ));
+    if is_loaded {
+        match maps.unwrap_or_default().lines().find_map(board_in_map) {
+            Some(board) => {
+                let dir = Directory::called(proc, board.directory.clone());
+                checks.extend([directory_check(&dir), slot_check(pid, &dir, &board)]);
+            }
+            None => checks.push(absence_check(proc, &environ)),
+        }
+    }
+    checks.extend(memory_limit_check(&pid.to_string()));
+    checks.extend(process_limits(&pid.to_string()));
+    checks
+}
+
+/// What a process was started with, as `/proc/PID/environ` has it.
+struct Environment(Vec<u8>);
+
+impl Environment {
+    fn of(proc: &Path) -> Self {
+        Self(fs::read(proc.join("environ")).unwrap_or_default())
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.split(|b| *b == 0)
+    }
+
+    /// Whether it is there still: some programs write their titles over it.
+    fn is_known(&self) -> bool {
+        let is_variable =
+            |entry: &[u8]| entry.iter().position(|b| *b == b'=').is_some_and(|at| at > 0);
+        self.entries().any(is_variable)
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        let value = |entry: &[u8]| {
+            let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            Some(String::from_utf8_lossy(value).into_owned())
+        };
+        self.entries().find_map(value)
+    }
+}
+
+fn loaded_check(proc: &Path, environ: &Environment, maps: Result<&str, &io::Error>) -> Check {
+    const NAME: &str = "loaded";
+    let maps = match maps {
+        Ok(maps) => maps,
+        Err(e) => {
+            return Check::no(
+                NAME,
+                format!("its maps cannot be read: {e}"),
+                "ask as the same user, or as root",
+            );
+        }
+    };
+    match maps.lines().find_map(library_in_map) {
+        Some(path) if path.ends_with(" (deleted)") => Check::warn(
+            NAME,
+            path,
+            "the library was replaced since it started: start it again to use the new one",
+        ),
+        Some(path) => Check::ok(NAME, path),
+        None => not_loaded(proc, environ),
+    }
+}
+
+fn not_loaded(proc: &Path, environ: &Environment) -> Check {
+    const NAME: &str = "loaded";
+    let said = environ.variable("LD_PRELOAD").unwrap_or_default();
+    let ours = said.split([':', ' ']).find(|path| path.ends_with(run::LIBRARY));
+    let Some(path) = ours else {
+        // What it says on standard error at the start is the loader's word.
+        let advice = match environ.is_known() {
+            true => "start it by `shunt run -- PROGRAM`",
+            false => {
+                "start it by `shunt run -- PROGRAM`; if LD_PRELOAD named it, which cannot be seen any more, the loader has \
+                 said why on standard error"
+            }
+        };
+        return Check::no(NAME, "the library is not loaded", advice);
+    };
+    // `$LIB` is one of several directories in it.
+    let folder = path.split("/$").next().unwrap_or(path);
+    let found = format!("the library is not loaded, though LD_PRELOAD names {path}");
+    match in_root(proc, folder) {
+        Err(e) => Check::no(
+            NAME,
+            format!("{found}: {folder} in its file system: {e}"),
+            "in a container: mount the directory (docker run -v /usr/lib/shunt:/usr/lib/shunt:ro)",
+        ),
+        Ok(_) => Check::no(
+            NAME,
+            found,
+            "its loader has not found it or refuses it; what it says on standard error at the start tells which",
+        ),
+    }
+}
+
+/// The path in a line of `/proc/PID/maps`, if it is the library's.
+fn library_in_map(line: &str) -> Option<&str> {
+    let path = &line[line.find('/')?..];
+    let plain = path.strip_suffix(" (deleted)").unwrap_or(path);
+    (plain.rsplit('/').next() == Some(run::LIBRARY)).then_some(path)
+}
+
+/// A board that a process has mapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mapped {
+    /// Its directory, as the process calls it.
+    directory: String,
+    /// Its file's name.
+    name: String,
+    inode: u64,
+}
+
+/// The board in a line of `/proc/PID/maps`.
+fn board_in_map(line: &str) -> Option<Mapped> {
+    let path = &line[line.find('/')?..];
+    let (directory, name) = path.strip_suffix(" (deleted)").unwrap_or(path).rsplit_once('/')?;
+    let is_board = name.starts_with("board-") && name.contains("-v");
+    let inode = line.split_whitespace().nth(4)?.parse().ok()?;
+    is_board.then(|| Mapped { directory: directory.to_owned(), name: name.to_owned(), inode })
+}
+
+/// Whether its settings let it take part, as the library reads them.
+fn settings_check(environ: &Environment) -> Check {
+    const NAME: &str = "settings";
+    let mut limits = Limits::default();
+    for setting in SETTINGS {
+        let Some(value) = environ.variable(setting.env) else { continue };
+        if let Err(bad) = limits.set(setting.name, &value) {
+            return Check::no(NAME, format!("{}: {bad}", setting.env), "start it with another one");
+        }
+    }
+    match limits.enabled {
+        true => Check::ok(NAME, "switched on"),
+        false => Check::no(NAME, "switched off by SHUNT_ENABLED", "start it without"),
+    }
+}
+
+/// Something in the file system of a process, wherever its links lead; a link at the end is not followed.
+fn in_root(proc: &Path, path: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let (from, resolve) = match path.starts_with('/') {
+        true => ("root", ResolveFlags::IN_ROOT),
+        false => ("cwd", ResolveFlags::empty()),
+    };
+    let from = rustix::fs::open(proc.join(from), flags | OFlags::DIRECTORY, Mode::empty())?;
+    let flags = flags | OFlags::NOFOLLOW;
+    Ok(rustix::fs::openat2(&from, path, flags, Mode::empty(), resolve)?)
+}
+
+/// The directory of a process's board, as the process sees it.
+struct Directory {
+    /// How it calls it.
+    name: String,
+    /// It is another one than the usual one of its user.
+    is_named: bool,
+    at: io::Result<OwnedFd>,
+}
+
+impl Directory {
+    fn called(proc: &Path, name: String) -> Self {
+        let at = in_root(proc, &name);
+        let is_named = name != local::board::home_of(inner_uid(proc));
+        Self { name, is_named, at }
+    }
+
+    /// What its environment says.
+    fn said(proc: &Path, environ: &Environment) -> Self {
+        let said = environ.variable("SHUNT_DIR").filter(|dir| !dir.is_empty());
+        Self::called(proc, said.unwrap_or_else(|| local::board::home_of(inner_uid(proc))))
+    }
+
+    fn metadata(&self) -> Option<fs::Metadata> {
+        fs::metadata(path_of(self.at.as_ref().ok()?)).ok()
+    }
+
+    /// Whether programs of this host that name it meet this very one.
+    fn is_the_hosts(&self) -> bool {
+        let identity = |at: fs::Metadata| (at.dev(), at.ino());
+        let here = fs::symlink_metadata(&self.name).ok().map(identity);
+        here.is_some() && here == self.metadata().map(identity)
+    }
+}
+
+fn path_of(fd: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+/// The effective user of a process, as its own namespace numbers it.
+fn inner_uid(proc: &Path) -> u32 {
+    let read = |file: &str| fs::read_to_string(proc.join(file)).unwrap_or_default();
+    // Real, effective, saved, file system.
+    let status = read("status");
+    let uid = status_value(&status, "Uid").and_then(|ids| ids.split_whitespace().nth(1));
+    let uid = uid.and_then(|uid| uid.parse().ok()).unwrap_or(0);
+    mapped(&read("uid_map"), uid).unwrap_or(uid)
+}
+
+/// What a user of ours is within a namespace with this map: first number there, first number here, how many.
+fn mapped(map: &str, uid: u32) -> Option<u32> {
+    map.lines().find_map(|line| {
+        let mut numbers = line.split_whitespace().map_while(|number| number.parse::<u32>().ok());
+        let (inner, outer, count) = (numbers.next()?, numbers.next()?, numbers.next()?);
+        let nth = uid.checked_sub(outer).filter(|nth| *nth < count)?;
+        inner.checked_add(nth)
+    })
+}
+
+/// Whom a process meets that has come to its board.
+fn directory_check(dir: &Directory) -> Check {
+    let Directory { name, is_named, .. } = dir;
+    if !is_named || dir.is_the_hosts() {
+        return Check::ok(DIRECTORY, name);
+    }
+    Check::warn(
+        DIRECTORY,
+        format!(
+            "{name} in its file system is not that of this host: it meets nobody who uses that one"
+        ),
+        format!("if it should: mount it (docker run -v {name}:{name}), and start it again"),
+    )
+}
+
+/// Why a process that has the library has not come to its board.
+fn absence_check(proc: &Path, environ: &Environment) -> Check {
+    if !environ.is_known() {
+        return Check::no(
+            DIRECTORY,
+            "it has come to no board, and has written over its environment, so that it cannot be seen which it was to be",
+            "its first line on standard error says why",
+        );
+    }
+    let dir = Directory::said(proc, environ);
+    let Directory { name, .. } = &dir;
+    let at = match &dir.at {
+        Ok(at) => at,
+        Err(e) => {
+            return Check::no(
+                DIRECTORY,
+                format!("{name} in its file system: {e}"),
+                format!("in a container: mount the directory (docker run -v {name}:{name})"),
+            );
+        }
+    };
+    if rustix::fs::fstatvfs(at).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY)) {
+        let advice =
+            format!("mount it to be written to (docker run -v {name}:{name}, without :ro)");
+        return Check::no(DIRECTORY, format!("{name} is read-only for it"), advice);
+    }
+    let status = fs::read_to_string(proc.join("status")).unwrap_or_default();
+    match dir.metadata() {
+        Some(about) if !about.is_dir() => {
+            Check::no(DIRECTORY, format!("{name} is not a directory"), "remove it or set SHUNT_DIR")
+        }
+        Some(about) if about.mode() & 0o077 == 0o070 && !is_open_to(&about, &status) => Check::no(
+            DIRECTORY,
+            format!(
+                "{name} is shared by the users of group {}, and it is none of them",
+                about.gid()
+            ),
+            format!("start it as one (containers: --group-add {})", about.gid()),
+        ),
+        Some(about) if about.mode() & 0o007 != 0 => Check::no(
+            DIRECTORY,
+            format!("{name} is open to everybody (mode {:o})", about.mode() & 0o7777),
+            "remove it and make it anew: sudo shunt share",
+        ),
+        _ => Check::no(
+            DIRECTORY,
+            format!("it has not come to the board in {name}"),
+            "start it again with SHUNT_LOG=info: it says why",
+        ),
+    }
+}
+
+/// Whether a process with this status may enter and write a directory of a group.
+fn is_open_to(about: &fs::Metadata, status: &str) -> bool {
+    let numbers = |name| {
+        let all = status_value(status, name).unwrap_or_default();
+        all.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>()
+    };
+    let capabilities = status_value(status, "CapEff");
+    let capabilities = capabilities.and_then(|bits| u64::from_str_radix(bits, 16).ok());
+    capabilities.unwrap_or(0) & DAC_OVERRIDE != 0
+        || numbers("Uid").get(1) == Some(&about.uid())
+        || numbers("Gid").get(1) == Some(&about.gid())
+        || numbers("Groups").contains(&about.gid())
+}
+
+/// Whether the process holds a slot on the board that it has mapped.
+fn slot_check(pid: u32, dir: &Directory, board: &Mapped) -> Check {
+    let gone = || {
+        Check::warn(
+            SLOT,
+            "its board was removed since: it meets nobody who came later",
+            "start it again",
+        )
+    };
+    let Ok(at) = &dir.at else { return gone() };
+    let path = path_of(at).join(&board.name);
+    if fs::symlink_metadata(&path).ok().map(|at| at.ino()) != Some(board.inode) {
+        return gone();
+    }
+    if !board.name.ends_with(&format!("-v{}", sys::abi::VERSION)) {
+        return Check::warn(
+            SLOT,
+            format!("its board, {}, is of another version of Shunt", board.name),
+            "start it again: it meets only those of its own version",
+        );
+    }
+    let processes = match snapshot::at(&path) {
+        Ok(snapshot) => snapshot.unwrap_or_default().processes,
+        Err(e) => return Check::warn(SLOT, format!("{e:#}"), "the board cannot be read"),
+    };
+    let inner = numbers::inner(pid);
+    let is_it = |p: &&Process| match p.host_pid {
+        Some(number) => number == pid,
+        None => p.alive && inner.is_some_and(|(_, number)| number == p.pid),
+    };
+    match processes.iter().find(is_it) {
+        Some(p) => Check::ok(
+            SLOT,
+            format!(
+                "{}, with {} connections in shared memory and {} on TCP",
+                p.slot, p.connections_shm, p.connections_tcp
+            ),
+        ),
+        None => {
+            Check::warn(SLOT, "holds none", "it takes one with its first listener or connection")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_known_in_maps_by_its_name() {
+        let line = |path: &str| format!("7f00-7f01 r-xp 00000000 08:01 12   {path}");
+        let found = |path: &str| library_in_map(&line(path)).map(str::to_owned);
+        assert_eq!(found("/opt/libshunt_preload.so"), Some("/opt/libshunt_preload.so".into()));
+        let deleted = "/opt/libshunt_preload.so (deleted)";
+        assert_eq!(found(deleted), Some(deleted.into()));
+        assert_eq!(found("/opt/libshunt_preload.so.bak"), None);
+        assert_eq!(library_in_map("7f00-7f01 rw-p 00000000 00:00 0 [heap]"), None);
+    }
+
+    #[test]
+    fn a_board_is_known_in_maps_by_its_name() {
+        let found =
+            |path: &str| board_in_map(&format!("7f00-7f01 rw-s 00000000 00:19 4711 {path}"));
+        let board = |directory: &str, name: &str| {
+            Some(Mapped { directory: directory.into(), name: name.into(), inode: 4711 })
+        };
+        let usual = "/dev/shm/shunt-0";
+        assert_eq!(found("/dev/shm/shunt-0/board-1f-v13"), board(usual, "board-1f-v13"));
+        assert_eq!(found("/x/board-all-v12 (deleted)"), board("/x", "board-all-v12"));
+        assert_eq!(found("/srv/board-game"), None);
+        assert_eq!(board_in_map("7f00-7f01 rw-p 00000000 00:00 0"), None);
+    }
+
+    fn environment(text: &[u8]) -> Environment {
+        Environment(text.to_vec())
+    }
+
+    #[test]
+    fn a_variable_is_read_whole() {
+        let environ = environment(b"XSHUNT_DIR=/no\0SHUNT_DIR=/yes\0SHUNT_DIRX=/no\0");
+        assert_eq!(environ.variable("SHUNT_DIR"), Some("/yes".into()));
+        assert_eq!(environ.variable("SHUNT"), None);
+    }
+
+    #[test]
+    fn an_environment_that_was_written_over_is_not_believed() {
+        assert!(environment(b"HOME=/\0").is_known());
+        for gone in [&b""[..], b"\0\0\0\0", b" *:6379\0\0", b"\0=\0"] {
+            assert!(!environment(gone).is_known(), "{gone:?}");
+        }
+    }
+
+    #[test]
+    fn settings_are_those_that_the_process_was_started_with() {
+        let outcome = |environ: &[u8]| settings_check(&environment(environ)).outcome;
+        assert_eq!(outcome(b""), super::super::Outcome::Ok);
+        assert_eq!(outcome(b"SHUNT_ENABLED=off\0"), super::super::Outcome::No);
+        assert_eq!(outcome(b"SHUNT_SPIN_US=many\0"), super::super::Outcome::No);
+    }
+
+    #[test]
+    fn users_of_a_namespace_have_numbers_of_their_own() {
+        let rootless = "         0       1000          1\n         1     100000      65536\n";
+        assert_eq!(mapped(rootless, 1000), Some(0));
+        assert_eq!(mapped(rootless, 100_100), Some(101));
+        assert_eq!(mapped(rootless, 7), None);
+        assert_eq!(mapped("0 0 4294967295\n", 33), Some(33));
+        assert_eq!(mapped("nonsense\n4294967295 0 4294967295\n", 1), None);
+    }
+
+    #[test]
+    fn who_may_enter_a_directory_is_asked_of_the_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let about = fs::metadata(dir.path()).unwrap();
+        let (uid, gid) = (about.uid(), about.gid());
+        let other = gid + 1;
+        let status = |uid: u32, gid: u32, groups: u32, capabilities: &str| {
+            format!(
+                "Uid:\t1\t{uid}\t1\t1\nGid:\t1\t{gid}\t1\t1\nGroups:\t7 {groups} \nCapEff:\t{capabilities}\n"
+            )
+        };
+        let none = "0000000000000000";
+        assert!(!is_open_to(&about, &status(uid + 1, other, other, none)));
+        assert!(is_open_to(&about, &status(uid, other, other, none)));
+        assert!(is_open_to(&about, &status(uid + 1, gid, other, none)));
+        assert!(is_open_to(&about, &status(uid + 1, other, gid, none)));
+        assert!(is_open_to(&about, &status(uid + 1, other, other, "00000000a80425fb")));
+        assert!(!is_open_to(&about, ""));
+    }
+
+    #[test]
+    fn paths_lead_through_the_root_of_the_process() {
+        let own = Path::new("/proc/self");
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/", &link).unwrap();
+        assert!(in_root(own, dir.path().to_str().unwrap()).is_ok());
+        let at = fs::symlink_metadata(path_of(&in_root(own, link.to_str().unwrap()).unwrap()));
+        assert!(at.is_ok());
+        let absent = in_root(own, "/no/such/place").unwrap_err();
+        assert_eq!(absent.kind(), io::ErrorKind::NotFound);
+    }
+}
