@@ -152,6 +152,23 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>, under: Under<'_>) -> Comman
     command
 }
 
+/// Copies a program that is to be run. By a process of its own: were it open here to be written, what another test starts at
+/// that moment would have it open as well, and the kernel runs no program that somebody writes (`ETXTBSY`).
+///
+/// # Panics
+///
+/// When it cannot be copied.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let copied = Command::new("cp").arg("--").args([from, to]).status();
+    assert!(
+        copied.is_ok_and(|status| status.success()),
+        "copy {} to {}",
+        from.display(),
+        to.display()
+    );
+}
+
 /// A process that is killed, with all its children, when the test is done with it.
 #[derive(Debug)]
 pub struct Guest {

@@ -640,7 +640,7 @@ fn doctor_looks_at_whose_program_it_is() {
     }
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("set-uid-true");
     let _ = fs::remove_file(&program);
-    fs::copy(fs::canonicalize(like).unwrap(), &program).unwrap();
+    e2e::run::copy_program(fs::canonicalize(like).unwrap(), &program);
     let dir = BoardDir::new();
     let words = ["doctor", program.to_str().unwrap()];
     assert_eq!(check(&said(&words, dir.path(), 0), "set-uid").0, "ok");

@@ -216,7 +216,7 @@ fn it_serves_without_any_rights() {
     fs::set_permissions(place.path("files"), fs::Permissions::from_mode(0o777)).unwrap();
     // A copy, since nobody may not look into our directories.
     let program = place.path("shunt");
-    fs::copy(built("shunt"), &program).unwrap();
+    e2e::run::copy_program(built("shunt"), &program);
     let mut command = std::process::Command::new(&program);
     command.args([
         "serve",

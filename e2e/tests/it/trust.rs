@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use e2e::calls::geteuid;
-use e2e::run::{BoardDir, Guest, Outcome, library, outcome, plain_only, skipped};
+use e2e::run::{BoardDir, Guest, Outcome, copy_program, library, outcome, plain_only, skipped};
 use e2e::{built, installed};
 
 const GUEST: &str = env!("CARGO_BIN_EXE_load-guest");
@@ -47,7 +47,7 @@ impl Public {
         fs::create_dir(&dir).unwrap();
         open(&dir).unwrap();
         for (from, to) in [(PathBuf::from(GUEST), "guest"), (library(), "library.so")] {
-            fs::copy(from, dir.join(to)).unwrap();
+            copy_program(from, dir.join(to));
             open(&dir.join(to)).unwrap();
         }
         Self { dir }
@@ -56,7 +56,7 @@ impl Public {
     /// `shunt` and the library that it finds beside itself.
     fn add_shunt(&self) {
         for (from, to) in [(built("shunt"), "shunt"), (library(), "libshunt_preload.so")] {
-            fs::copy(from, self.dir.join(to)).unwrap();
+            copy_program(from, self.dir.join(to));
             fs::set_permissions(self.dir.join(to), fs::Permissions::from_mode(0o755)).unwrap();
         }
     }

@@ -270,7 +270,7 @@ impl Stage {
     pub(super) fn fails_as_nobody(&self, setpriv: &Path, options: &[&str]) -> String {
         // A copy, since nobody may not look into our directories.
         let program = format!("/tmp/shunt-{}", self.number);
-        std::fs::copy(built("shunt"), &program).unwrap();
+        e2e::run::copy_program(built("shunt"), &program);
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.b()]).arg(setpriv);
         command.args(["--reuid", "65534", "--clear-groups", &program, "defrag", "--interface"]);

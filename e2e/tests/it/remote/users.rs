@@ -186,7 +186,7 @@ impl Crowd {
         std::fs::create_dir(&place).unwrap();
         std::fs::set_permissions(&place, PermissionsExt::from_mode(0o755)).unwrap();
         for program in ["shunt", "libshunt_preload.so"] {
-            std::fs::copy(built(program), place.join(program)).unwrap();
+            e2e::run::copy_program(built(program), place.join(program));
         }
         let kind = Kind::default();
         let boards = [BoardDir::new(), BoardDir::new()];
