@@ -66,6 +66,11 @@ pub const SETTINGS: &[Setting] = &[
         help: "networks through which containers of this host are reached by a router or address translation, as services of Kubernetes and published ports: A/BITS, comma separated; for a directory that network namespaces share [nothing]",
     },
     Setting {
+        name: "spare_short",
+        env: "SHUNT_SPARE_SHORT",
+        help: "on or off: leave most connections to TCP where many in a row have been too short of late to gain anything [on]",
+    },
+    Setting {
         name: "log",
         env: "SHUNT_LOG",
         help: "off, error, info or debug, to standard error [error]",
@@ -146,6 +151,8 @@ pub struct Limits {
     /// Networks that lead to servers on this host through a router or address translation: address and prefix length, as
     /// in [`Rule::Addr`].
     pub routed: Vec<(Ipv6Addr, u8)>,
+    /// Leave to TCP what has been too short of late: see [`Reason::Spared`](crate::Reason::Spared).
+    pub spare_short: bool,
     /// Verbosity.
     pub log: Level,
     /// Directory of the board, if not the usual one.
@@ -164,9 +171,18 @@ impl Default for Limits {
             include: Vec::new(),
             exclude: Vec::new(),
             routed: Vec::new(),
+            spare_short: true,
             log: Level::Error,
             dir: None,
         }
+    }
+}
+
+fn is_on(text: &str) -> Option<bool> {
+    match text {
+        "1" | "on" | "true" | "yes" => Some(true),
+        "0" | "off" | "false" | "no" => Some(false),
+        _ => None,
     }
 }
 
@@ -270,13 +286,8 @@ impl Limits {
                 .collect()
         };
         match name {
-            "enabled" => {
-                self.enabled = match value {
-                    "1" | "on" | "true" | "yes" => true,
-                    "0" | "off" | "false" | "no" => false,
-                    _ => return Err(bad("on or off")),
-                }
-            }
+            "enabled" => self.enabled = is_on(value).ok_or_else(|| bad("on or off"))?,
+            "spare_short" => self.spare_short = is_on(value).ok_or_else(|| bad("on or off"))?,
             "spin_us" => {
                 let us = value.parse().ok().filter(|us| *us <= 1000);
                 self.spin =

@@ -45,6 +45,11 @@ impl Place {
         Self { line, tag }
     }
 
+    /// By which it is told from others of its line; never 0.
+    pub(crate) const fn tag(self) -> u32 {
+        self.tag
+    }
+
     /// The word that says until when, in nanoseconds of the monotonic clock; never 0. Its time comes with
     /// `until_ns` or a little later, never before: to the engine, who asks before that is no trial, and nothing
     /// would keep the next ones from asking too.

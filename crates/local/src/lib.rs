@@ -23,6 +23,7 @@ pub mod reason;
 #[cfg(not(loom))]
 pub mod relay;
 mod room;
+mod spared;
 #[cfg(not(loom))]
 pub mod spin;
 mod switch;

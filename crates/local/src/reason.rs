@@ -117,4 +117,7 @@ reasons! {
     /// The peer is in another network namespace, and how the connection began does not say that it is this one: it came by a
     /// router or a proxy (`routed`), time stamps are switched off, or the first segment was sent twice or is not kept.
     NoSyn = 34, "not known to be the peer in another network namespace (routed, or tcp_timestamps is off)";
+    /// Connections of this process to that destination have been so short of late that they gained nothing: for now most of
+    /// them are left to TCP (`spare_short`).
+    Spared = 35, "connections to there have been too short of late to gain anything";
 }

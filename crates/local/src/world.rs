@@ -15,6 +15,7 @@ use crate::board::Board;
 use crate::brief::Brief;
 use crate::conn::Conn;
 use crate::holders;
+use crate::spared::Spared;
 use crate::spin::is_here;
 use crate::{Level, Limits, Reason};
 
@@ -91,6 +92,8 @@ pub struct World {
     told: AtomicU32,
     /// What connections have carried so far.
     pub(crate) brief: Brief,
+    /// Where connections lead that have gained nothing of late.
+    pub(crate) spared: Spared,
     /// Connections of ours that are not offered any more.
     unoffered: AtomicU32,
     /// Our half of the connection that something was sent on last, plus one; noted while [`Self::is_brief`].
@@ -157,6 +160,7 @@ impl World {
             engine_fd: AtomicU32::new(0),
             told: AtomicU32::new(0),
             brief: Brief::default(),
+            spared: Spared::default(),
             unoffered: AtomicU32::new(0),
             sent_on: AtomicU32::new(0),
             memory_max,

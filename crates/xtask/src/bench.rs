@@ -272,7 +272,12 @@ impl<'a> Bench<'a> {
         if row.cpus == Cpus::Two && cpus() < 2 {
             return Some("wants two CPUs".into());
         }
-        row.server.absent().or_else(|| row.server.refused()).or_else(|| self.book.too_late())
+        let no_client = || row.load.absent();
+        row.server
+            .absent()
+            .or_else(no_client)
+            .or_else(|| row.server.refused())
+            .or_else(|| self.book.too_late())
     }
 
     /// Measures a row and returns its pairs.
@@ -340,7 +345,7 @@ impl<'a> Bench<'a> {
     ) -> anyhow::Result<Run<'static>> {
         let seconds = self.seconds();
         let mut run = Run { way: client, seconds, expected_rate: 0.0, tracer: &[], unix_socket };
-        if let Load::Redis { .. } = row.load {
+        if let Load::Redis { .. } | Load::Siege { .. } = row.load {
             let key = (row.name.clone(), server == Way::Shunt);
             run.expected_rate = if let Some(rate) = self.rates.get(&key) {
                 *rate

@@ -651,3 +651,60 @@ fn a_peer_that_writes_nonsense() {
     assert_counted(&dir, Reason::PeerBroken, "nonsense");
     client.ends();
 }
+
+/// Two servers, and a client that asks the first one for something many times, each time by a connection of its own, and
+/// then the second one once: how long that took, in seconds.
+const SHORT: &str = r#"
+import os, socket, sys, time
+count = int(sys.argv[1])
+listeners = [socket.create_server(("127.0.0.1", 0), backlog=64) for _ in range(2)]
+if os.fork() == 0:
+    for listener, n in zip(listeners, (count, 1)):
+        for _ in range(n):
+            peer, _ = listener.accept()
+            while (got := peer.recv(100)):
+                peer.sendall(got * 2)
+            peer.close()
+    os._exit(0)
+def ask(listener, times):
+    peer = socket.create_connection(listener.getsockname())
+    for n in range(times):
+        peer.sendall(b"x" * 10)
+        got = b""
+        while len(got) < 20:
+            got += peer.recv(100)
+    peer.close()
+begun = time.time()
+for _ in range(count):
+    ask(listeners[0], 1)
+print(time.time() - begun)
+ask(listeners[1], 10)
+assert os.wait()[1] == 0
+"#;
+
+/// Where each connection carries one request, and the answer has to be rung for, nothing is gained: after many of them most
+/// go by TCP. Those to other destinations do not, nor any where the setting says so.
+#[test]
+fn connections_that_have_been_too_short() {
+    const COUNT: u32 = 600;
+    let run = |spare: &str| {
+        let dir = BoardDir::new();
+        let mut program = command("python3", Under::Shunt(&dir));
+        // Nobody sees an answer come by memory, or sleeps there until it comes.
+        program.envs([("SHUNT_SPIN_US", "0"), ("SHUNT_NAP_US", "0"), ("SHUNT_SPARE_SHORT", spare)]);
+        let got = outcome(program.args(["-c", SHORT, &COUNT.to_string()]), LIMIT);
+        assert!(got.ok(), "exit {}\n{}{}{:?}", got.code, got.out, got.err, got.hung);
+        (dir, got.out.trim().parse::<f64>().unwrap())
+    };
+    let (dir, seconds) = run("on");
+    // What is seldom is not left out: a machine that does other things makes them seldom.
+    if seconds < 3.0 {
+        assert_counted(&dir, Reason::Spared, "many short connections");
+        assert!(counted(&dir, Reason::Spared) < COUNT, "each is tried now and then");
+    } else {
+        skipped(&format!("{COUNT} connections took {seconds:.1} s: too seldom to be left out"));
+    }
+    let (all, _) = run("off");
+    assert_eq!(counted(&all, Reason::Spared), 0, "{}", all.summary());
+    assert!(all.attached() >= u64::from(COUNT) || plain_only(), "{}", all.summary());
+}

@@ -96,6 +96,7 @@ fn each_setting_is_known_by_its_name() {
         let value = match s.name {
             "enabled" => "on",
             "spin_us" | "nap_us" => "7",
+            "spare_short" => "off",
             "ring_min" | "ring_max" => "64K",
             "memory_max" => "64M",
             "include" | "exclude" => "port:1",

@@ -5,6 +5,7 @@ use sys::handler;
 use sys::sync::AtomicU32;
 
 use crate::config::End;
+use crate::destination::Place;
 use crate::turns::Turns;
 
 use crate::board::{Found, netns_of};
@@ -135,6 +136,10 @@ impl Conn {
         let is_routed = w.board.is_across() && w.limits.is_routed(*plain(remote).ip());
         if !is_routed && !w.board.listening(remote.port()) {
             return Err(Reason::NoListener);
+        }
+        // Before anything is asked of the kernel.
+        if w.limits.spare_short && w.spared.is_spared(Place::of(plain(remote)), call::now_ns) {
+            return Err(Reason::Spared);
         }
         let local = call::name(fd, false).ok().flatten().ok_or(Reason::PeerNotShunt)?;
         let (local, mut remote) = (plain(local), plain(remote));
@@ -304,7 +309,7 @@ impl Conn {
         if let Some((_, half)) = self.my_half(w) {
             half.reason.store(reason.code(), Ordering::Relaxed);
             half.state.store(half_state::TCP, Ordering::Release);
-        } else if w.board.slot().is_some() {
+        } else if w.board.slot().is_some() && reason != Reason::Spared {
             self.record(w, fd, reason);
         }
         self.set_phase(Phase::Tcp);

@@ -5,7 +5,9 @@ use super::{
     Conn, Half, Ordering, Phase, World, add64, call, flag, half_state, kernel, lock, offer,
     options, ring,
 };
+use crate::board::Ends;
 use crate::brief;
+use crate::destination::Place;
 
 /// How long a close waits for other threads that are attaching the connection, nanoseconds: they take microseconds,
 /// unless they do not run. Tests tell what is waited for from what is given up.
@@ -151,13 +153,34 @@ impl Conn {
         }
     }
 
-    /// Notes how much an attached connection has carried.
+    /// Notes how much a connection has carried, and by which way.
     fn learn(&self, w: &World) {
+        self.learn_of_destination(w);
         if self.phase() == Phase::Attached
             && let Some((_, peer)) = self.halves(w)
         {
             w.brief.ended(self.is_brief(w) && w.is_beside(peer));
         }
+    }
+
+    /// Of a connection that we have offered: whether that was of use. Not where the peer has had to ring for the only answer:
+    /// then the kernel has carried as much as it would have.
+    fn learn_of_destination(&self, w: &World) {
+        let Some((_, mine)) = self.my_half(w) else { return };
+        let is_ours = mine.client.load(Ordering::Relaxed) != 0
+            && mine.slot.load(Ordering::Relaxed) == w.board.slot().unwrap_or(u32::MAX);
+        if !is_ours || !w.limits.spare_short {
+            return;
+        }
+        let gained = match self.phase() {
+            Phase::Attached => self.halves(w).is_some_and(|(_, peer)| {
+                !self.is_brief(w) || peer.bells.load(Ordering::Relaxed) == 0
+            }),
+            Phase::Offered => false,
+            _ => return,
+        };
+        let to = Place::of(Ends::read(mine).remote);
+        w.spared.ended(to, gained, call::now_ns());
     }
 
     /// Whether it has carried one request at most so far, and a short answer.

@@ -7,12 +7,15 @@ use anyhow::{Context, bail, ensure};
 
 use super::server::{Server, as_postgres, find, patience, words};
 use super::stage::{Cpus, End, Running, Stage, Way, cpu_of_finished_children};
+use crate::install;
 
 /// What a client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
     /// wrk on nginx: connections, and whether each carries one request only.
     Wrk { c: u32, close: bool },
+    /// siege on nginx: so many threads, each of which makes a connection for each request and waits for the answer.
+    Siege { c: u32 },
     /// redis-benchmark without pipelining: one command, connections.
     Redis { command: &'static str, c: u32 },
     /// Ping-pong of so many bytes; the figure is the rate.
@@ -78,7 +81,9 @@ impl Load {
     /// How many connections a run of it makes at least that gave `figure`; `None`: it is not known.
     pub(crate) fn connections(self, figure: &Figure) -> Option<f64> {
         match self {
-            Self::Wrk { close: true, .. } | Self::Http { close: true, .. } => Some(figure.requests),
+            Self::Wrk { close: true, .. } | Self::Http { close: true, .. } | Self::Siege { .. } => {
+                Some(figure.requests)
+            }
             Self::Wrk { c, .. } | Self::Http { c, .. } | Self::Redis { c, .. } => {
                 Some(f64::from(c))
             }
@@ -86,6 +91,12 @@ impl Load {
             Self::Iperf { .. } => Some(2.0),
             _ => None,
         }
+    }
+
+    /// What is absent of a client that not all rows of its server need: a sentence with the package that brings it.
+    pub(crate) fn absent(self) -> Option<String> {
+        let is_absent = matches!(self, Self::Siege { .. }) && install::find("siege").is_none();
+        is_absent.then(|| "wants siege: apt-get install siege".to_owned())
     }
 
     /// Runs the client against `server`.
@@ -162,6 +173,16 @@ impl Load {
                 let args = format!("{door} -t {command} -c {c} -n {} --csv", run.requests(c));
                 [find("redis-benchmark")?].into_iter().chain(words(&args)).collect()
             }
+            Self::Siege { c } => {
+                // Where a time ends it, it cancels its threads, which now and then wait for each other then.
+                let each = (run.requests(c) / f64::from(c)).ceil();
+                // It writes a file of settings for its user, unless there is none.
+                let args = format!("HOME=/nonexistent siege -q -b -j --no-parser -c {c} -r {each}");
+                let header = ["-H", "Connection: close"].map(OsString::from);
+                let url = format!("http://{}:{}/1k", server.at, server.port);
+                let all = words(&args).chain(header).chain([url.into()]);
+                [find("env")?].into_iter().chain(all).collect()
+            }
             _ => self.words(stage, server, run.seconds)?,
         });
         Ok(command)
@@ -190,7 +211,7 @@ impl Load {
                 let header = header.iter().map(OsString::from);
                 return Ok([wrk].into_iter().chain(header).chain(words(&args)).collect());
             }
-            Self::Redis { .. } => bail!("redis-benchmark wants a number of requests"),
+            Self::Redis { .. } | Self::Siege { .. } => bail!("it wants a number of requests"),
             Self::PingPong { size } | Self::PingPongTime { size } => (
                 stage.program("pingpong").into(),
                 format!("client {port} --size {size} --seconds {seconds}"),
@@ -227,6 +248,7 @@ impl Load {
         match self {
             Self::Wrk { .. } => read_wrk(output),
             Self::Redis { .. } => read_redis(output),
+            Self::Siege { .. } => read_siege(output),
             Self::PingPong { .. } | Self::PingPongThreads { .. } => {
                 Ok((named(output, "rate")?, named(output, "rounds")?))
             }
@@ -304,6 +326,15 @@ fn read_wrk(output: &str) -> anyhow::Result<(f64, f64)> {
     Ok((after(output, "Requests/sec:")?, requests))
 }
 
+fn read_siege(output: &str) -> anyhow::Result<(f64, f64)> {
+    let value = |name: &str| after(output, &format!("\"{name}\":"));
+    let failed = value("failed_transactions")?;
+    ensure!(failed == 0.0, "{failed} requests failed");
+    let requests = value("transactions")?;
+    // Of the rate it tells two digits of the seconds.
+    Ok((value("transaction_rate")?, requests))
+}
+
 fn read_redis(output: &str) -> anyhow::Result<(f64, f64)> {
     let line = output.lines().find(|line| line.starts_with('"') && !line.starts_with("\"test\""));
     let rate = line.and_then(|line| line.split(',').nth(1)).context("no line of figures")?;
@@ -317,6 +348,22 @@ mod tests {
     #[track_caller]
     fn check(load: Load, output: &str, want: (f64, f64)) {
         assert_eq!(load.read(output).unwrap(), want);
+    }
+
+    const SIEGE: &str = "
+{	\"transactions\":\t\t\t       20000,
+	\"availability\":\t\t\t      100.00,
+	\"transaction_rate\":\t\t    19801.98,
+	\"successful_transactions\":\t       20000,
+	\"failed_transactions\":\t\t           0,
+}
+";
+
+    #[test]
+    fn siege() {
+        check(Load::Siege { c: 16 }, SIEGE, (19_801.98, 20_000.0));
+        let failed = SIEGE.replace("           0,", "           1,");
+        assert!(Load::Siege { c: 16 }.read(&failed).is_err());
     }
 
     const WRK: &str = "Running 2s test @ http://127.0.0.1:20001/1k

@@ -97,10 +97,15 @@ const ONE_CPU_FLOOR: f64 = 0.98;
 /// What is lost to a third program on the CPU is known, about a tenth (README, Limits): much more must not be.
 const CROWDED_FLOOR: f64 = 0.85;
 
+/// Threads that sleep in the kernel until a short answer comes gain nothing (ADR 32): they must not lose much.
+const SHORT_FLOOR: f64 = 0.9;
+
 impl Row {
     fn new(name: String, server: Kind, load: Load, floor: f64) -> Self {
         let (unit, better) = match load {
-            Load::Wrk { .. } | Load::Redis { .. } | Load::Http { .. } => ("req/s", Better::Higher),
+            Load::Wrk { .. } | Load::Siege { .. } | Load::Redis { .. } | Load::Http { .. } => {
+                ("req/s", Better::Higher)
+            }
             Load::PingPong { .. } | Load::PingPongThreads { .. } => ("trips/s", Better::Higher),
             Load::PingPongTime { .. } => ("ns", Better::Lower),
             Load::SockperfPingPong => ("us", Better::Lower),
@@ -167,8 +172,15 @@ pub(crate) fn web() -> Vec<Row> {
     };
     let mut rows: Vec<Row> = [(1, 5.5), (16, 2.6), (128, 3.0), (500, 3.0)].map(keep_alive).into();
     rows.extend([(4, 1.0), (8, 1.0), (16, 1.3), (32, 1.0), (64, 1.0), (200, 1.0)].map(close));
+    rows.push(Row::new(
+        "nginx+siege, a thread and connection each, c=16".to_owned(),
+        Kind::Nginx,
+        Load::Siege { c: 16 },
+        SHORT_FLOOR,
+    ));
     for row in &mut rows {
-        row.quick = !matches!(row.load, Load::Wrk { c: 8 | 32 | 64 | 200 | 500, .. });
+        row.quick =
+            !matches!(row.load, Load::Wrk { c: 8 | 32 | 64 | 200 | 500, .. } | Load::Siege { .. });
         row.costs =
             matches!(row.load, Load::Wrk { c: 1 | 16 | 128, .. } | Load::Wrk { close: true, .. });
     }
