@@ -1,6 +1,7 @@
 //! A short sleep of who waits for one connection alone: see [`Conn::may_nap`]; and what those who wait for more have learnt.
 
-use std::sync::OnceLock;
+use std::ffi::c_void;
+use std::sync::atomic::AtomicPtr;
 
 use local::conn::{Conn, Naps};
 use local::world::World;
@@ -193,25 +194,27 @@ fn goes_on() -> bool {
     GOES_ON.load(Ordering::Relaxed) == YES
 }
 
-/// Whether whoever has started the program has restricted its calls is asked before it can do so itself.
+/// Whether whoever has started the program has restricted its calls is asked before it can do so itself. And what is looked up
+/// here need not be later, when a handler may jump away from whoever is at it.
 pub(crate) fn ask_once() {
     GOES_ON.store(if call::is_filtered() { NO } else { YES }, Ordering::Relaxed);
+    let at = symbols::find(c"pthread_testcancel", Begin::BehindUs);
+    TEST_CANCEL.store(at, Ordering::Relaxed);
 }
 
 /// What sleeps in the program's place is a cancellation point, as `recv` and `poll` are.
 pub(crate) fn cancelled() {
-    static AT: OnceLock<Option<unsafe extern "C-unwind" fn()>> = OnceLock::new();
-    let at = AT.get_or_init(|| {
-        let at = symbols::find(c"pthread_testcancel", Begin::BehindUs);
-        // SAFETY: libc's function of that name, or null, which is `None`: nobody is cancelled then.
-        unsafe { std::mem::transmute(at) }
-    });
-    if let Some(function) = at {
+    let at = TEST_CANCEL.load(Ordering::Relaxed);
+    // SAFETY: libc's function of that name, or null, which is `None`: nobody is cancelled then.
+    let function: Option<unsafe extern "C-unwind" fn()> = unsafe { std::mem::transmute(at) };
+    if let Some(function) = function {
         // SAFETY: it unwinds from here, if it does, as from the calls of libc that wait.
         unsafe { function() }
     }
 }
 
+/// libc's `pthread_testcancel`; null: it is not known.
+static TEST_CANCEL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static GOES_ON: AtomicU32 = AtomicU32::new(0);
 const YES: u32 = 1;
 const NO: u32 = 2;
