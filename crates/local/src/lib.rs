@@ -23,6 +23,7 @@ pub mod reason;
 #[cfg(not(loom))]
 pub mod relay;
 mod room;
+#[cfg(not(loom))]
 mod spared;
 #[cfg(not(loom))]
 pub mod spin;
