@@ -111,16 +111,15 @@ impl Report {
         let mut text = String::new();
         for check in &self.checks {
             let word = check.outcome.word();
-            text += &format!("{word:<4}  {:<width$}  {}", check.name, check.found);
+            text += &format!("{word:<4}  {:<width$}  {}", check.name, plain(&check.found));
             if let Some(advice) = &check.advice {
-                text += &format!("; {advice}");
+                text += &format!("; {}", plain(advice));
             }
             text.push('\n');
         }
-        text += &self.verdict();
+        text += &plain(&self.verdict());
         text.push('\n');
-        // File and process names may hold anything; a terminal is not to obey them.
-        text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+        text
     }
 
     fn verdict(&self) -> String {
@@ -137,6 +136,11 @@ impl Report {
             Some(reason) => format!("{name} stays on TCP: {reason}"),
         }
     }
+}
+
+/// File and process names may hold anything: a terminal is not to obey them, nor is one to look like another line.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn first_no(checks: &[Check]) -> Option<String> {

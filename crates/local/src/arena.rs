@@ -183,6 +183,19 @@ impl Arena {
     ///
     /// [`Reason::NoMemory`].
     pub fn block(&mut self, board: &Board, order: u32, bytes_max: usize) -> Result<Loc, Reason> {
+        let free = self.bytes_owned - self.bytes_halves.min(self.bytes_owned);
+        let free = free.saturating_sub(self.bytes_used);
+        match self.take_block(board, order, bytes_max) {
+            // What is free may have its pages elsewhere.
+            Err(Reason::NoMemory) if free >= BLOCK_BYTES << order => {
+                self.trim(board, 0);
+                self.take_block(board, order, bytes_max)
+            }
+            taken => taken,
+        }
+    }
+
+    fn take_block(&mut self, board: &Board, order: u32, bytes_max: usize) -> Result<Loc, Reason> {
         let found = (order..=Loc::ORDER_MAX).find(|o| !self.free[*o as usize].is_empty());
         let (mut have, block) = match found {
             Some(o) => (o, self.free[o as usize].pop_first().ok_or(Reason::NoMemory)?),

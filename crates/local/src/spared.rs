@@ -21,18 +21,29 @@ const PLACES: usize = 64;
 /// What is known of a destination.
 #[derive(Debug, Default)]
 struct Known {
-    tag: AtomicU32,
-    /// Connections in a row that have gained nothing, [`MANY`] at most.
-    in_a_row: AtomicU32,
+    /// Its tag in the upper half, and below how many connections in a row have gained nothing, [`MANY`] at most: in one word,
+    /// so that none has another one's habit.
+    row: AtomicU64,
     /// When the first of them ended; of a habit, until when it is remembered.
     at: AtomicU64,
     /// Connections begun since it is a habit.
     begun: AtomicU32,
 }
 
-/// What is known of destinations. Threads that change it at once may lose a connection or two, which nobody misses.
+/// What is known of destinations. Of threads that change it at once one may lose its connection, which nobody misses.
 #[derive(Debug)]
 pub(crate) struct Spared([Known; PLACES]);
+
+/// See [`Known::row`].
+fn word(to: Place, in_a_row: u32) -> u64 {
+    u64::from(to.tag()) << 32 | u64::from(in_a_row)
+}
+
+/// How many in a row the word says of this destination; `None`: it is another one's.
+#[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+fn in_row(row: u64, to: Place) -> Option<u32> {
+    (row >> 32 == u64::from(to.tag())).then_some(row as u32)
+}
 
 impl Default for Spared {
     fn default() -> Self {
@@ -48,23 +59,15 @@ impl Spared {
     /// A connection has ended; `gained`: something has gone by shared memory without a doorbell for it.
     pub(crate) fn ended(&self, to: Place, gained: bool, now_ns: u64) {
         let known = self.known(to);
-        if known.tag.load(Ordering::Relaxed) != to.tag() {
-            if !gained {
-                known.in_a_row.store(1, Ordering::Relaxed);
-                known.at.store(now_ns, Ordering::Relaxed);
-                known.tag.store(to.tag(), Ordering::Relaxed);
-            }
-            return;
-        }
-        let so_far = known.in_a_row.load(Ordering::Relaxed);
-        if gained {
-            if so_far != 0 {
-                known.in_a_row.store(0, Ordering::Relaxed);
-            }
-            return;
-        }
+        let row = known.row.load(Ordering::Relaxed);
+        let so_far = match in_row(row, to) {
+            Some(n) => n,
+            None if gained => return,
+            None => 0,
+        };
         let began = known.at.load(Ordering::Relaxed);
         let (now, at) = match so_far {
+            _ if gained => (0, began),
             0 => (1, now_ns),
             MANY.. => (MANY, now_ns + TIME_NS),
             // Who makes few of them loses little, and may make others.
@@ -72,20 +75,23 @@ impl Spared {
             _ if so_far + 1 == MANY => (MANY, now_ns + TIME_NS),
             _ => (so_far + 1, began),
         };
-        known.at.store(at, Ordering::Relaxed);
-        known.in_a_row.store(now, Ordering::Relaxed);
+        let changed =
+            known.row.compare_exchange(row, word(to, now), Ordering::Relaxed, Ordering::Relaxed);
+        if changed.is_ok() && at != began {
+            known.at.store(at, Ordering::Relaxed);
+        }
     }
 
     /// Whether a connection that begins now is left to TCP. `now_ns` is asked only where it matters.
     pub(crate) fn is_spared(&self, to: Place, now_ns: impl FnOnce() -> u64) -> bool {
         let known = self.known(to);
-        if known.in_a_row.load(Ordering::Relaxed) < MANY
-            || known.tag.load(Ordering::Relaxed) != to.tag()
-        {
+        let row = known.row.load(Ordering::Relaxed);
+        if in_row(row, to) != Some(MANY) {
             return false;
         }
         if now_ns() > known.at.load(Ordering::Relaxed) {
-            known.in_a_row.store(0, Ordering::Relaxed);
+            let _ =
+                known.row.compare_exchange(row, word(to, 0), Ordering::Relaxed, Ordering::Relaxed);
             return false;
         }
         let nth = known.begun.fetch_add(1, Ordering::Relaxed);

@@ -708,3 +708,42 @@ fn connections_that_have_been_too_short() {
     assert_eq!(counted(&all, Reason::Spared), 0, "{}", all.summary());
     assert!(all.attached() >= u64::from(COUNT) || plain_only(), "{}", all.summary());
 }
+
+/// Connections that end together, and have carried little, but have lasted: those that follow may last as well.
+const POOL: &str = r#"
+import os, socket, time
+listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+count = 100
+if os.fork() == 0:
+    for _ in range(2):
+        peers = [listener.accept()[0] for _ in range(count)]
+        while peers:
+            for peer in list(peers):
+                got = peer.recv(100)
+                if got:
+                    peer.sendall(got)
+                else:
+                    peers.remove(peer)
+    os._exit(0)
+for turns in (1, 5):
+    pool = [socket.create_connection(listener.getsockname()) for _ in range(count)]
+    for _ in range(turns):
+        for peer in pool:
+            peer.sendall(b"x")
+            assert peer.recv(100) == b"x"
+    time.sleep(0.3)
+    for peer in pool:
+        peer.close()
+assert os.wait()[1] == 0
+"#;
+
+#[test]
+fn pools_are_not_taken_for_short_connections() {
+    let dir = BoardDir::new();
+    let mut program = command("python3", Under::Shunt(&dir));
+    program.envs([("SHUNT_SPIN_US", "0"), ("SHUNT_NAP_US", "0")]).args(["-c", POOL]);
+    let got = outcome(&mut program, LIMIT);
+    assert!(got.ok(), "exit {}\n{}{}{:?}", got.code, got.out, got.err, got.hung);
+    assert_eq!(counted(&dir, Reason::Spared), 0, "{}", dir.summary());
+    assert!(dir.attached() >= 400 || plain_only(), "{}", dir.summary());
+}

@@ -7,6 +7,7 @@ use std::{fs, io};
 
 use local::Limits;
 use local::config::SETTINGS;
+use nix::sys::statfs::TMPFS_MAGIC;
 use rustix::fs::{Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 
 use super::{Check, Report, memory_limit_check, process_limits, program_checks, status_value};
@@ -197,13 +198,9 @@ fn settings_check(environ: &Environment) -> Check {
 /// Something in the file system of a process, wherever its links lead; a link at the end is not followed.
 fn in_root(proc: &Path, path: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let (from, resolve) = match path.starts_with('/') {
-        true => ("root", ResolveFlags::IN_ROOT),
-        false => ("cwd", ResolveFlags::empty()),
-    };
-    let from = rustix::fs::open(proc.join(from), flags | OFlags::DIRECTORY, Mode::empty())?;
+    let root = rustix::fs::open(proc.join("root"), flags | OFlags::DIRECTORY, Mode::empty())?;
     let flags = flags | OFlags::NOFOLLOW;
-    Ok(rustix::fs::openat2(&from, path, flags, Mode::empty(), resolve)?)
+    Ok(rustix::fs::openat2(&root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?)
 }
 
 /// The directory of a process's board, as the process sees it.
@@ -345,6 +342,10 @@ fn is_open_to(about: &fs::Metadata, status: &str) -> bool {
         || numbers("Groups").contains(&about.gid())
 }
 
+fn is_in_memory(at: &OwnedFd) -> bool {
+    rustix::fs::fstatfs(at).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC.0)
+}
+
 /// Whether the process holds a slot on the board that it has mapped.
 fn slot_check(pid: u32, dir: &Directory, board: &Mapped) -> Check {
     let gone = || {
@@ -355,6 +356,14 @@ fn slot_check(pid: u32, dir: &Directory, board: &Mapped) -> Check {
         )
     };
     let Ok(at) = &dir.at else { return gone() };
+    if !dir.is_the_hosts() && !is_in_memory(at) {
+        // One that it has mounted itself may make us wait for ever.
+        return Check::warn(
+            SLOT,
+            "its board is on a file system of its own, which is not looked into",
+            "use a tmpfs such as /dev/shm",
+        );
+    }
     let path = path_of(at).join(&board.name);
     if fs::symlink_metadata(&path).ok().map(|at| at.ino()) != Some(board.inode) {
         return gone();

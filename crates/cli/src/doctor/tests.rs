@@ -59,8 +59,8 @@ fn a_loader_that_could_choke_on_the_library_does_not_get_it() {
 
 #[test]
 fn names_cannot_speak_to_the_terminal() {
-    let report = Report::new("prog\x1b[2J".into(), None, vec![Check::ok("a", "x\ry")]);
-    assert_eq!(report.text(), "ok    a  x?y\nprog?[2J can be accelerated\n");
+    let report = Report::new("prog\x1b[2J".into(), None, vec![Check::ok("a", "x\ry\nok")]);
+    assert_eq!(report.text(), "ok    a  x?y?ok\nprog?[2J can be accelerated\n");
 }
 
 fn elf_of_true() -> Native {

@@ -13,6 +13,9 @@ use crate::destination::Place;
 /// unless they do not run. Tests tell what is waited for from what is given up.
 pub(super) const OTHERS_NS: u64 = if cfg!(test) { 60_000_000_000 } else { 50_000_000 };
 
+/// What lasts longer is no short connection, nanoseconds.
+const SHORT_NS: u64 = 100_000_000;
+
 impl Conn {
     /// A call that may sleep begins; [`Self::let_go`] must follow. `false`: another thread has closed the last descriptor
     /// since the call looked at its number, and the record serves nobody, or another connection by and by.
@@ -169,7 +172,10 @@ impl Conn {
         let Some((_, mine)) = self.my_half(w) else { return };
         let is_ours = mine.client.load(Ordering::Relaxed) != 0
             && mine.slot.load(Ordering::Relaxed) == w.board.slot().unwrap_or(u32::MAX);
-        if !is_ours || !w.limits.spare_short {
+        // What has asked for nothing, or has taken its time, is no short connection, whatever it has gained.
+        let lived = call::wall_ns().saturating_sub(mine.since.load(Ordering::Relaxed));
+        let has_asked = self.tx.sent() != 0 || mine.n_tx.load(Ordering::Relaxed) != 0;
+        if !is_ours || !w.limits.spare_short || !has_asked || lived > SHORT_NS {
             return;
         }
         let gained = match self.phase() {
