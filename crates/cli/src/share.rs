@@ -10,13 +10,15 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use local::board::{self, ACROSS, Board};
+use nix::fcntl::OFlag;
 
 use crate::{doctor, run};
 
 /// Who may enter: root, and the group; nobody removes what another one has made there.
 const MODE: u32 = 0o3770;
-const O_NOFOLLOW: i32 = 0o400_000;
-const O_DIRECTORY: i32 = 0o200_000;
+// Each architecture has other numbers for these.
+const O_NOFOLLOW: i32 = OFlag::O_NOFOLLOW.bits();
+const O_DIRECTORY: i32 = OFlag::O_DIRECTORY.bits();
 const STICKY: u32 = 0o1000;
 /// Who owns what belongs to no user that a user namespace knows.
 const NOBODY: u32 = 65_534;

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use local::Reason;
 use serde::Serialize;
 use sys::abi::{
@@ -434,6 +434,17 @@ impl Board {
 }
 
 impl Board {
+    /// [`Self::snapshot`] of a file that was whole to the end.
+    fn whole_snapshot(&self) -> anyhow::Result<Snapshot> {
+        let snapshot = self.snapshot();
+        ensure!(
+            !self.map.is_spoiled(),
+            "the board was cut while it was read, by its owner or one of the group that shares it: end its programs and \
+             remove it"
+        );
+        Ok(snapshot)
+    }
+
     fn process(&self, index: u32, numbers: &Numbers) -> Option<Process> {
         let slot = self.map.slot(index);
         if slot.state.load(Ordering::Acquire) != slot_state::LIVE {
@@ -523,7 +534,11 @@ impl Watch {
         if self.board.as_ref().is_none_or(|board| !board.is_current(&self.path)) {
             self.board = Board::open_at(&self.path, self.netns).with_context(|| self.path())?;
         }
-        let mut snapshot = self.board.as_ref().map(Board::snapshot);
+        let snapshot = self.board.as_ref().map(Board::whole_snapshot).transpose();
+        if snapshot.is_err() {
+            self.board = None;
+        }
+        let mut snapshot = snapshot.with_context(|| self.path())?;
         if let Some(snapshot) = &mut snapshot
             && !snapshot.connections.is_empty()
         {
@@ -537,7 +552,7 @@ impl Watch {
 pub(crate) fn at(path: &Path) -> anyhow::Result<Option<Snapshot>> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // Whichever namespace it is for: that matters to who takes part.
-    Ok(Board::open_at(&path, 0)?.as_ref().map(Board::snapshot))
+    Board::open_at(&path, 0)?.as_ref().map(Board::whole_snapshot).transpose()
 }
 
 fn load(word: &AtomicU32) -> u32 {

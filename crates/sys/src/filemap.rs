@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
 use crate::guarded::{self, Caches};
-use crate::residency::PAGE;
+use crate::pages;
 
 /// What is mapped may be sent, or sent and received into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +47,10 @@ impl FileMap {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if `offset` is no multiple of 4096 or `len` is 0; `EACCES` if the file was opened for
+    /// `EINVAL` if `offset` is no multiple of [`pages::size`] or `len` is 0; `EACCES` if the file was opened for
     /// less; `ENODEV` where the file system maps nothing; `ENOMEM` without address space.
     pub fn new(file: BorrowedFd<'_>, offset: u64, len: usize, access: Access) -> io::Result<Self> {
-        if !offset.is_multiple_of(PAGE) {
+        if !offset.is_multiple_of(pages::size() as u64) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let at = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -106,7 +106,7 @@ impl FileMap {
     /// `EINVAL` before Linux 5.14; `EFAULT` if the file does not have them, with those mapped that it has;
     /// `ENOMEM` without memory; `InvalidInput` outside of the window.
     pub fn populate(&self, offset: u64, len: usize) -> io::Result<()> {
-        let page = usize::try_from(offset % PAGE).unwrap_or(0);
+        let page = usize::try_from(offset % pages::size() as u64).unwrap_or(0);
         let part = self.part(offset, len)?.wrapping_sub(page);
         let advice = match self.access {
             Access::Read => libc::MADV_POPULATE_READ,

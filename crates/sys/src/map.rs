@@ -15,7 +15,7 @@ use crate::abi::{
 };
 use crate::foreign::{self, Foreign};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::{cache, call, ring};
+use crate::{cache, call, pages, ring};
 
 /// The mapped file. Never unmapped while the process lives.
 #[derive(Clone, Copy, Debug)]
@@ -268,6 +268,10 @@ impl Map {
                 return Err(MapError::Unguarded);
             }
         }
+        if access == Access::Look {
+            // A tool should outlive whoever cuts the file it reads; it is no reason not to look that it may not.
+            map.foreign = foreign::watch(&map.range());
+        }
         if prot & libc::PROT_WRITE != 0 {
             if let Err(e) = call::mprotect(base, DATA_AT, prot) {
                 map.unmap();
@@ -310,7 +314,8 @@ impl Map {
         call::munmap(self.base, FILE_BYTES);
     }
 
-    /// Whether the file, of a user who is [not trusted](Access::Foreign), has lost pages: nothing there means anything.
+    /// Whether the file, of a user who is [not trusted](Access::Foreign) or at which we only [look](Access::Look), has lost
+    /// pages: nothing there means anything.
     #[inline]
     #[must_use]
     pub fn is_spoiled(&self) -> bool {
@@ -333,7 +338,9 @@ impl Map {
         assert!(offset + bytes <= FILE_BYTES && offset >= SLOTS_AT);
         call::fallocate(fd, offset, bytes)?;
         if offset >= DATA_AT {
-            // SAFETY: inside the mapping, as asserted.
+            // Where pages are larger than a block, its neighbours are ours as well: they are of the same extent.
+            let (offset, bytes) = pages::around(offset, bytes);
+            // SAFETY: inside the mapping, as asserted; it ends with a page.
             let start = unsafe { self.base.add(offset) };
             call::mprotect(start, bytes, libc::PROT_READ | libc::PROT_WRITE)?;
             call::populate(start, bytes);
@@ -344,19 +351,20 @@ impl Map {
     /// Opens the page of a half of another process for writing (`false`: for reading only again).
     /// Only for what a peer that does not answer must have done on its behalf, under its lock.
     pub fn lend(&self, index: u32, write: bool) -> bool {
-        let offset = (index as usize * HALF_BYTES) & !4095;
-        if offset < DATA_AT || offset + 4096 > FILE_BYTES {
+        let (offset, bytes) = pages::around(index as usize * HALF_BYTES, HALF_BYTES);
+        if offset < DATA_AT || offset + bytes > FILE_BYTES {
             return false;
         }
         // SAFETY: inside the mapping.
         let start = unsafe { self.base.add(offset) };
         let prot = if write { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-        call::mprotect(start, 4096, prot).is_ok()
+        call::mprotect(start, bytes, prot).is_ok()
     }
 
-    /// Gives the pages of `bytes` at `offset` back to the system; they read as zero from now on.
+    /// Gives the pages of `bytes` at `offset` back to the system; they read as zero from now on. Both are whole pages.
     pub fn release(&self, fd: i32, offset: usize, bytes: usize) {
         assert!(offset + bytes <= FILE_BYTES && offset >= DATA_AT);
+        debug_assert!(pages::around(offset, bytes) == (offset, bytes));
         let _ = call::punch(fd, offset, bytes);
         // SAFETY: inside the mapping, as asserted.
         let start = unsafe { self.base.add(offset) };

@@ -2,7 +2,32 @@
 
 use std::ops::{Deref, DerefMut};
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::call::{self, Failure};
+
+/// Bytes of the smallest page that the kernel maps: 4 KiB on x86-64; on Arm's CPUs as the kernel was built, 4, 16 or 64 KiB.
+/// A power of two.
+#[must_use]
+pub fn size() -> usize {
+    static SIZE: AtomicUsize = AtomicUsize::new(0);
+    let known = SIZE.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    // SAFETY: a plain call.
+    let said = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let size = usize::try_from(said).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096);
+    SIZE.store(size, Ordering::Relaxed);
+    size
+}
+
+/// The whole pages that have a part of these bytes: where they begin, and how many bytes they have.
+#[must_use]
+pub fn around(offset: usize, bytes: usize) -> (usize, usize) {
+    let from = offset & !(size() - 1);
+    (from, (offset + bytes).next_multiple_of(size()) - from)
+}
 
 /// Bytes, zero at first, in large pages where the system has some.
 #[derive(Debug)]
@@ -26,7 +51,7 @@ impl Pages {
     pub fn new(len: usize, ready: usize) -> Result<Self, Failure> {
         let start = call::mmap_private(len).map_err(Failure::at("take memory"))?;
         call::prefer_large_pages(start, len);
-        call::populate(start, ready.min(len).next_multiple_of(4096));
+        call::populate(start, ready.min(len).next_multiple_of(size()));
         Ok(Self { start, len })
     }
 }

@@ -3,9 +3,6 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Bytes of a page of the page cache: 4 KiB on the machines we run on.
-pub const PAGE: u64 = 4096;
-
 /// `cachestat(2)`, Linux 6.5, has this number everywhere.
 const SYS_CACHESTAT: libc::c_long = 451;
 /// `_IOW(0x94, 13, struct file_clone_range)` of `linux/fs.h`.
@@ -34,7 +31,7 @@ pub struct CacheStat {
     pub recently_evicted: u64,
 }
 
-/// How many pages of bytes `offset..offset + len` are in memory. Not 0 for `len`, which would mean
+/// How many pages (of [`crate::pages::size`]) of bytes `offset..offset + len` are in memory. Not 0 for `len`, which would mean
 /// the rest of the file.
 ///
 /// # Errors

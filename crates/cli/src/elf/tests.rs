@@ -23,7 +23,9 @@ fn an_ordinary_program_is_dynamic_and_not_go() {
     assert!(native.loadable);
     assert!(base_name(native.interpreter.as_deref().unwrap()).starts_with("ld-linux"));
     assert!(!native.go && !native.is_musl());
-    assert_eq!(native.needed, ["libc.so.6"]);
+    // On Arm's CPUs the loader is named, too: it has what the stack is protected by.
+    let needed = native.needed.iter().filter(|name| !name.starts_with("ld-linux"));
+    assert_eq!(needed.collect::<Vec<_>>(), ["libc.so.6"]);
     assert_eq!(native.uring(), None);
 }
 

@@ -154,6 +154,16 @@ fn no_board_is_no_error() {
 }
 
 #[test]
+fn a_board_that_is_cut_is_an_error_and_ends_nobody() {
+    let fixture = Fixture::empty();
+    let board = Board::open_at(&fixture.path, NETNS).unwrap().unwrap();
+    assert!(board.whole_snapshot().unwrap().connections.is_empty());
+    sys::call::ftruncate(fixture.fd, 0).unwrap();
+    let error = board.whole_snapshot().unwrap_err().to_string();
+    assert!(error.contains("cut while it was read"), "{error}");
+}
+
+#[test]
 fn an_empty_board_has_nothing_on_it() {
     let snapshot = Fixture::empty().snapshot();
     assert!(snapshot.processes.is_empty() && snapshot.connections.is_empty());

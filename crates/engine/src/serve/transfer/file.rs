@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{Advice, FsWord, SeekFrom, fadvise, fstat, fstatfs};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite, pwritev2};
 use sys::filemap::{Access, FileMap};
-use sys::residency::{PAGE, cachestat};
+use sys::pages;
+use sys::residency::cachestat;
 use sys::sync::AtomicU64;
 
 /// `TMPFS_MAGIC` of `linux/magic.h`.
@@ -178,7 +179,8 @@ impl DataFile {
         if self.residency.load(Ordering::Relaxed) == BY_CACHESTAT {
             match cachestat(self.file.as_fd(), offset, len) {
                 Ok(stat) => {
-                    let pages = (offset + len).div_ceil(PAGE) - offset / PAGE;
+                    let page = pages::size() as u64;
+                    let pages = (offset + len).div_ceil(page) - offset / page;
                     return stat.cached >= pages;
                 }
                 Err(_) => self.residency.store(BY_PROBING, Ordering::Relaxed),
@@ -414,9 +416,10 @@ impl DataFile {
     pub(super) fn has_holes(&self, offset: u64, len: usize) -> bool {
         let Ok(stat) = fstat(&self.file) else { return true };
         let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let pages = u64::try_from(stat.st_blocks).unwrap_or(0) / (PAGE / 512);
+        let page = pages::size() as u64;
+        let pages = u64::try_from(stat.st_blocks).unwrap_or(0) / (page / 512);
         // As a rule. With other numbers there may be pages behind the end, or larger ones.
-        if pages == size.div_ceil(PAGE) {
+        if pages == size.div_ceil(page) {
             return false;
         }
         let end = offset.saturating_add(len as u64).min(size);

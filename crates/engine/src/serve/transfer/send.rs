@@ -8,6 +8,7 @@ use rustix::io::{Errno, write};
 use rustix::net::SendFlags;
 use rustix::pipe::{SpliceFlags, splice};
 use sys::filemap::{Access, Part};
+use sys::pages;
 use sys::stream::{self, Place};
 
 use super::buffers::Buffer;
@@ -17,9 +18,6 @@ use super::{Finished, Job, Method, Pools, Progress, TransferError, is_of_connect
 
 /// What a buffer is filled with before it is sent. Smaller pieces wake the receiver more often.
 const PIECE: usize = 1 << 20;
-
-/// What a page of a pipe holds.
-const PAGE: usize = 4096;
 
 /// What is read into shared memory before the peer sees any of it, and is still in the cache when it copies that.
 const CARRIED_PIECE: usize = 128 << 10;
@@ -486,7 +484,8 @@ impl SendFile {
     /// of the data, which is a round more of all calls.
     fn head_goes_apart(&self) -> bool {
         let Held::Pipe(pipe) = &self.held else { return false };
-        let fits = self.head.len() <= PAGE && self.len + PAGE <= pipe.size();
+        let page = pages::size();
+        let fits = self.head.len() <= page && self.len + page <= pipe.size();
         self.sent == 0 && self.head_sent < self.head.len() && !fits
     }
 
