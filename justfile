@@ -50,6 +50,10 @@ conformance *args:
 interop *args:
     cargo xtask interop {{args}}
 
+# the tests on an Arm CPU's Linux in an emulated machine; `just aarch64 --install`
+aarch64 *args:
+    cargo xtask aarch64 {{args}}
+
 # `shunt serve` with the SMB client of a real Linux kernel in an emulated machine; `just interop-smb --install`
 interop-smb *args:
     cargo xtask interop-smb {{args}}

@@ -25,6 +25,8 @@ enum Sign {
     Header(&'static str),
     /// Samba has this module for its file systems.
     SambaModule(&'static str),
+    /// There is this file.
+    File(&'static str),
 }
 
 /// Something that tests want, and the Debian package that has it.
@@ -101,11 +103,20 @@ const CLIENTS: &[(&str, &str)] =
 const TYPOS: &str = "typos";
 const TYPOS_VERSION: &str = "1.52.0";
 
+/// By this file it is known that the C library for Arm's CPUs is here.
+pub(crate) const CROSS_LIBRARY: &str = "/usr/aarch64-linux-gnu/lib/crt1.o";
 /// What only those want that name it.
 const NEEDS_OF_FEW: &[Need] = &[
     program("qemu-system-x86_64", "qemu-system-x86", "machines for other kernels"),
     program("busybox", "busybox-static", "a shell for such machines"),
     program("tcpdump", "tcpdump", "captures what they send"),
+    program("qemu-system-aarch64", "qemu-system-arm", "machines with Arm's CPUs"),
+    program("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu", "links programs for them"),
+    Need {
+        sign: Sign::File(CROSS_LIBRARY),
+        package: "libc6-dev-arm64-cross",
+        why: "the C library that these are linked to",
+    },
     program("xz", "xz-utils", "unpacks modules of kernels"),
     program("git", "git", "repositories on what such machines mount"),
     program("tcc", "tcc", "a compiler that is small enough for them"),
@@ -140,6 +151,7 @@ impl Need {
                 is_in(&["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"], name)
             }
             Sign::Header(name) => is_in(&["/usr/include", "/usr/local/include"], name),
+            Sign::File(path) => Path::new(path).exists(),
             Sign::SambaModule(name) => {
                 is_in(&["/usr/lib", "/usr/lib64"], &format!("samba/vfs/{name}.so"))
             }
@@ -152,7 +164,8 @@ impl Need {
             | Sign::PythonModule(name)
             | Sign::Library(name)
             | Sign::Header(name)
-            | Sign::SambaModule(name) => name,
+            | Sign::SambaModule(name)
+            | Sign::File(name) => name,
         }
     }
 }

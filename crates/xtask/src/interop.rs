@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use clap::Parser;
+use testkit::kernels::architecture::Architecture;
 use testkit::kernels::ending::{self, Directory};
 use testkit::kernels::guest::Image;
-use testkit::kernels::image::{self, Contents};
-use testkit::kernels::package::{Kernel, SERIES};
+use testkit::kernels::image::{self, Contents, Tools};
+use testkit::kernels::package::{Flavour, Kernel, SERIES};
 
 use crate::account::{Book, Key};
 use crate::{bench, install};
@@ -114,13 +115,13 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
     let busybox = install::find("busybox").context("there is no busybox")?;
     let initramfs = directory.path().join("initramfs");
     let contents = Contents { modules: image::SMC.to_vec(), ..Contents::default() };
-    std::fs::write(&initramfs, image::make(&kernel, &busybox, &peer, &contents)?)?;
+    std::fs::write(&initramfs, image::make(&kernel, Tools::Busybox(&busybox), &peer, &contents)?)?;
     if let Some(keep) = &cli.keep {
         std::fs::create_dir_all(keep)?;
     }
     let tls = wants_tls(&cli).then(|| ktls::image(&root, &kernel, &peer, directory.path()));
     let tls = tls.transpose()?;
-    let image = Image { kernel: kernel.image, initramfs };
+    let image = kernel.with(initramfs);
     run(&cli, &chosen, &image, tls.as_ref(), &bench::built(&root))
 }
 
@@ -182,20 +183,20 @@ pub(crate) fn kernel(
     install: bool,
 ) -> anyhow::Result<Option<Kernel>> {
     if let Some(directory) = directory {
-        let found = Kernel::find(directory);
+        let found = Kernel::find(directory, Architecture::X86_64);
         return found.with_context(|| format!("no kernel in {}", directory.display())).map(Some);
     }
     let built = bench::built(root);
     let target = built.parent().context("a directory has a parent")?;
     let directory = target.join("interop/kernel");
-    if let Some(kernel) = Kernel::find(&directory) {
+    if let Some(kernel) = Kernel::find(&directory, Architecture::X86_64) {
         return Ok(Some(kernel));
     }
     if !install {
         return Ok(None);
     }
     println!("fetching Linux {SERIES} ...");
-    Kernel::fetch(&directory).map(Some)
+    Kernel::fetch(&directory, Flavour::Pc).map(Some)
 }
 
 /// Builds a program of `testkit`: for the host, or linked statically for guests, which have no libraries.

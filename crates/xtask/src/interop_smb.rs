@@ -14,7 +14,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use testkit::kernels::ending::Directory;
 use testkit::kernels::guest::Image;
-use testkit::kernels::image::{self, Contents};
+use testkit::kernels::image::{self, Contents, Tools};
 use testkit::kernels::package::Kernel;
 
 use crate::account::{Book, Key};
@@ -170,8 +170,8 @@ fn make_nodes_image(
     let programs = programs.iter().map(|path| path.to_path_buf()).collect();
     let contents = Contents { programs, ..Contents::default() };
     let initramfs = directory.join("initramfs-nodes");
-    std::fs::write(&initramfs, image::make(kernel, &busybox, peer, &contents)?)?;
-    Ok(Image { kernel: kernel.image.clone(), initramfs })
+    std::fs::write(&initramfs, image::make(kernel, Tools::Busybox(&busybox), peer, &contents)?)?;
+    Ok(kernel.with(initramfs))
 }
 
 fn make_image(
@@ -193,8 +193,8 @@ fn make_image(
         links: links.collect(),
     };
     let initramfs = directory.join("initramfs");
-    std::fs::write(&initramfs, image::make(kernel, &busybox, peer, &contents)?)?;
-    Ok(Image { kernel: kernel.image.clone(), initramfs })
+    std::fs::write(&initramfs, image::make(kernel, Tools::Busybox(&busybox), peer, &contents)?)?;
+    Ok(kernel.with(initramfs))
 }
 
 fn chosen(cli: &Cli) -> Vec<&'static Case> {

@@ -1,5 +1,6 @@
 //! `cargo xtask`: what cargo cannot do alone.
 
+mod aarch64;
 mod account;
 mod bench;
 mod conformance;
@@ -20,6 +21,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND [OPTIONS]
 
+  aarch64      the tests on an Arm CPU's Linux, in an emulated machine; `cargo xtask aarch64 --help`
   demo         show real programs side by side, on TCP and under Shunt
   test         everything a contributor must pass
                  --install   fetch the Debian packages (and three of PyPI) that are absent
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let outcome = match command.as_str() {
+        "aarch64" => aarch64::main(rest),
         "bench" => bench::main(rest).map(|()| ExitCode::SUCCESS),
         "conformance" => conformance::main(rest).map(|()| ExitCode::SUCCESS),
         "demo" => demo::main(rest).map(|()| ExitCode::SUCCESS),

@@ -2,7 +2,7 @@
 //! if one failed, and one line at the end that says how many tests ran.
 
 mod steps;
-mod tally;
+pub(crate) mod tally;
 
 use std::process::{Child, ExitCode, Stdio};
 use std::thread;

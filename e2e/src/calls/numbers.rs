@@ -3,7 +3,16 @@
 
 use super::*;
 
+// Arm's CPUs have no numbers for calls of which there is a later form.
+
 /// `poll`: `revents`.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn poll(fd: c_int, events: i16, ms: c_int) -> Result<i16, i32> {
+    ppoll(fd, events, ms as u64)
+}
+
+/// `poll`: `revents`.
+#[cfg(target_arch = "x86_64")]
 pub fn poll(fd: c_int, events: i16, ms: c_int) -> Result<i16, i32> {
     let mut one = libc::pollfd { fd, events, revents: 0 };
     call!(libc::syscall, libc::SYS_poll, &raw mut one, 1usize, ms)?;
@@ -20,6 +29,13 @@ pub fn ppoll(fd: c_int, events: i16, ms: u64) -> Result<i16, i32> {
 }
 
 /// `select` for bytes: how many are ready.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn select(fd: c_int, ms: i64) -> Ret {
+    pselect(fd, ms as u64)
+}
+
+/// `select` for bytes: how many are ready.
+#[cfg(target_arch = "x86_64")]
 pub fn select(fd: c_int, ms: i64) -> Ret {
     let mut set = fd_set(&[fd]);
     let mut time = libc::timeval { tv_sec: ms / 1000, tv_usec: ms % 1000 * 1000 };
@@ -90,7 +106,12 @@ impl Waits {
         let (at, mask) = (events.as_mut_ptr(), 0u64);
         let mask = &raw const mask;
         let n = match self {
+            #[cfg(target_arch = "x86_64")]
             Self::Wait => call!(libc::syscall, libc::SYS_epoll_wait, epfd, at, 4, ms),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Wait => {
+                call!(libc::syscall, libc::SYS_epoll_pwait, epfd, at, 4, ms, mask, 8usize)
+            }
             Self::Pwait => {
                 call!(libc::syscall, libc::SYS_epoll_pwait, epfd, at, 4, ms, mask, 8usize)
             }
@@ -249,11 +270,12 @@ pub fn dup(fd: c_int) -> Result<c_int, i32> {
 
 /// `dup2`, or `dup3` without flags.
 pub fn dup_to(fd: c_int, to: c_int, three: bool) -> Result<c_int, i32> {
-    make_of(if three {
-        call!(libc::syscall, libc::SYS_dup3, fd, to, 0)
-    } else {
-        call!(libc::syscall, libc::SYS_dup2, fd, to)
-    })
+    #[cfg(target_arch = "x86_64")]
+    if !three {
+        return make_of(call!(libc::syscall, libc::SYS_dup2, fd, to));
+    }
+    let _ = three;
+    make_of(call!(libc::syscall, libc::SYS_dup3, fd, to, 0))
 }
 
 /// `close`.

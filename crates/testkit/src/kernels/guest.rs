@@ -16,13 +16,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
+use super::architecture::Architecture;
 use super::ending::{Bounded, Directory};
 use super::frame::{Frame, Job};
 use super::network::{Network, PREFIX};
 use super::state::{Connection, State};
 
-/// Of a machine that is one node.
-const MEMORY_MIB: u32 = 256;
+/// Of a small machine.
+const SMALL_MIB: u32 = 256;
 /// Of each node of a larger one.
 const NODE_MIB: u32 = 512;
 const NODE_CPUS: u32 = 2;
@@ -37,8 +38,11 @@ const START_LIMIT: Duration = Duration::from_secs(90);
 /// No offloads: packets look as they would on a wire.
 const PLAIN: &str = "csum=off,gso=off,guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ufo=off,\
                      guest_ecn=off,host_tso4=off,host_tso6=off,host_ufo=off,host_ecn=off";
-const APPEND: &str = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable \
-                      no_timer_check random.trust_cpu=on nowatchdog";
+const APPEND: &str = "quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on nowatchdog";
+const APPEND_PC: &str = "console=ttyS0 tsc=reliable no_timer_check";
+const APPEND_ARM: &str = "console=ttyAMA0";
+/// By this name a guest finds the folder that it shares with the host.
+pub const FOLDER: &str = "folder";
 
 /// What guests boot.
 #[derive(Clone, Debug)]
@@ -47,6 +51,8 @@ pub struct Image {
     pub kernel: PathBuf,
     /// The file that [`super::image::make`] made.
     pub initramfs: PathBuf,
+    /// Whose programs both hold.
+    pub architecture: Architecture,
 }
 
 /// How a guest differs from others.
@@ -56,11 +62,36 @@ pub struct Shape {
     pub name: String,
     /// Its addresses, one for each network card.
     pub addresses: Vec<Ipv4Addr>,
-    /// How many NUMA nodes it has, 1 to 8. One: a CPU and 256 MiB. More: two CPUs and 512 MiB each, in order, and a
-    /// bus each, on which the network cards are in turn.
-    pub nodes: u32,
+    /// What it is made of.
+    pub size: Size,
+    /// A folder of the host's, which it has at the same place, to read.
+    pub folder: Option<PathBuf>,
     /// The longest that it may live.
     pub limit: Duration,
+}
+
+impl Shape {
+    /// A CPU and 256 MiB, and no folder.
+    #[must_use]
+    pub fn small(name: &str, addresses: Vec<Ipv4Addr>, limit: Duration) -> Self {
+        let size = Size::One { cpus: 1, memory_mib: SMALL_MIB };
+        Self { name: name.to_owned(), addresses, size, folder: None, limit }
+    }
+}
+
+/// CPUs and memory of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// All in one.
+    One {
+        /// How many CPUs, 1 to 64.
+        cpus: u32,
+        /// How much memory, in MiB.
+        memory_mib: u32,
+    },
+    /// So many NUMA nodes, 2 to 8, of two CPUs and 512 MiB each, in order, and a bus each, on which the network cards are
+    /// in turn.
+    Nodes(u32),
 }
 
 /// A command's outputs, both together, and its exit code (128 and the signal if one ended it).
@@ -288,6 +319,12 @@ impl Guest {
         Ok(connections)
     }
 
+    /// Whether it still answers, as far as we know.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.shared.board().gone.is_none()
+    }
+
     /// Takes the machine away, as a failure of power does.
     pub fn kill(&self) {
         let machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
@@ -309,6 +346,14 @@ impl Running<'_> {
         let board = self.guest.shared.board();
         let text = board.jobs.get(&self.job).map(|p| String::from_utf8_lossy(&p.text).into_owned());
         text.unwrap_or_default()
+    }
+
+    /// Whether it has ended, or will never be heard of again.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let board = self.guest.shared.board();
+        let ended = board.jobs.get(&self.job).is_none_or(|progress| progress.status.is_some());
+        ended || board.gone.is_some()
     }
 
     /// Waits until it has written this.
@@ -369,10 +414,15 @@ fn port(guest: &str, card: usize) -> String {
 }
 
 fn machine(network: &Network, image: &Image, shape: &Shape, directory: &Path) -> Command {
-    let mut command = network.command("qemu-system-x86_64");
+    let mut command = network.command(image.architecture.emulator());
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
-    command.args(["-M", "q35", "-accel", "tcg", "-cpu", "max"]);
-    command.args(nodes(shape.nodes));
+    // Servers with Arm's CPUs have atomic instructions (LSE) at least since that one.
+    let (kind, append) = match image.architecture {
+        Architecture::X86_64 => (["-M", "q35", "-cpu", "max"], APPEND_PC),
+        Architecture::Aarch64 => (["-M", "virt,gic-version=3", "-cpu", "neoverse-n1"], APPEND_ARM),
+    };
+    command.args(kind).args(["-accel", "tcg"]);
+    command.args(parts(shape.size));
     command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initramfs);
     let at = directory.display();
     command.args(["-serial", &format!("file:{at}/console"), "-device"]);
@@ -381,7 +431,14 @@ fn machine(network: &Network, image: &Image, shape: &Shape, directory: &Path) ->
     command.arg("-chardev");
     command.arg(format!("socket,id=channel,path={at}/channel"));
     command.args(["-device", "virtserialport,chardev=channel"]);
-    let mut append = format!("{APPEND} name={}", shape.name);
+    let mut append = format!("{APPEND} {append} name={}", shape.name);
+    if let Some(folder) = &shape.folder {
+        let at = folder.display();
+        let model = "security_model=none,readonly=on,multidevs=remap";
+        command.args(["-fsdev", &format!("local,id={FOLDER},path={at},{model}"), "-device"]);
+        command.arg(format!("virtio-9p-pci,fsdev={FOLDER},mount_tag={FOLDER},bus=pcie.0"));
+        append += &format!(" {FOLDER}={at}");
+    }
     for (card, address) in shape.addresses.iter().enumerate() {
         let [_, _, c, d] = address.octets();
         let port = port(&shape.name, card);
@@ -389,9 +446,9 @@ fn machine(network: &Network, image: &Image, shape: &Shape, directory: &Path) ->
         command.arg(format!("tap,id=n{card},ifname={port},script=no,downscript=no"));
         command.arg("-device");
         let mac = format!("52:54:00:99:{c:02x}:{d:02x}");
-        let bus = match shape.nodes {
-            ..=1 => String::new(),
-            nodes => format!(",bus=port{}", card % nodes as usize),
+        let bus = match shape.size {
+            Size::One { .. } => String::new(),
+            Size::Nodes(nodes) => format!(",bus=port{}", card % nodes as usize),
         };
         command.arg(format!("virtio-net-pci,netdev=n{card},mac={mac},romfile=,{PLAIN}{bus}"));
         append += &format!(" address={address}/{PREFIX}");
@@ -400,11 +457,16 @@ fn machine(network: &Network, image: &Image, shape: &Shape, directory: &Path) ->
     command
 }
 
-/// CPUs, memory and buses of a machine of so many nodes.
-fn nodes(count: u32) -> Vec<String> {
-    if count <= 1 {
-        return ["-smp", "1", "-m", &MEMORY_MIB.to_string()].map(str::to_owned).to_vec();
-    }
+/// CPUs, memory and buses of a machine.
+fn parts(size: Size) -> Vec<String> {
+    let count = match size {
+        Size::One { cpus, memory_mib } => {
+            return ["-smp", &cpus.to_string(), "-m", &memory_mib.to_string()]
+                .map(str::to_owned)
+                .to_vec();
+        }
+        Size::Nodes(count) => count,
+    };
     let (cpus, memory) = (count * NODE_CPUS, count * NODE_MIB);
     let mut words = vec!["-smp".to_owned(), cpus.to_string(), "-m".to_owned(), memory.to_string()];
     for node in 0..count {

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -15,6 +17,8 @@ use super::package::Kernel;
 const MODULES: &[&str] = &["virtio_net", "crc32_generic", "crc32c_generic"];
 /// What a guest needs to speak SMC-R.
 pub const SMC: &[&str] = &["rdma_rxe", "smc", "smc_diag", "sch_netem"];
+/// What a guest needs to have a folder of the host's.
+pub const FOLDER: &[&str] = &["9pnet_virtio", "9p"];
 /// What a guest needs to mount shares of SMB, with the ciphers and digests that it asks for by name.
 pub const CIFS: &[&str] = &[
     "ccm",
@@ -33,6 +37,10 @@ pub const CIFS: &[&str] = &[
 pub const MODULES_DIR: &str = "/modules";
 /// The list's name in that directory.
 pub const ORDER: &str = "order";
+
+/// Of a system, what no program opens.
+const UNREAD: &[&str] =
+    &["boot", "usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"];
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
@@ -77,10 +85,62 @@ impl Archive {
         Ok(())
     }
 
+    fn put_busybox(&mut self, busybox: &Path) -> anyhow::Result<()> {
+        let program = read(busybox)?;
+        let advice = "needs libraries: busybox-static does not";
+        ensure!(is_static(&program), "{} {advice}", busybox.display());
+        self.put("bin/busybox", PROGRAM, &program)?;
+        let list = Command::new(busybox).arg("--list").output().context("busybox --list")?;
+        let list = String::from_utf8_lossy(&list.stdout).into_owned();
+        for applet in list.lines().filter(|name| *name != "busybox") {
+            self.put(&format!("bin/{applet}"), SYMLINK, b"busybox")?;
+        }
+        Ok(())
+    }
+
+    /// What is in a directory, without what people read, by the modes that it has there.
+    fn put_tree(
+        &mut self,
+        top: &Path,
+        at: &Path,
+        made: &mut BTreeSet<String>,
+    ) -> anyhow::Result<()> {
+        let entries = fs::read_dir(at).with_context(|| format!("cannot read {}", at.display()))?;
+        let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+        paths.sort();
+        for path in paths {
+            let below = path.strip_prefix(top)?;
+            if UNREAD.iter().any(|unread| below == Path::new(unread)) {
+                continue;
+            }
+            let (name, meta) = (below.to_string_lossy(), fs::symlink_metadata(&path)?);
+            if meta.is_dir() {
+                made.insert(name.clone().into_owned());
+                self.put(&name, meta.mode(), &[])?;
+                self.put_tree(top, &path, made)?;
+            } else if meta.is_symlink() {
+                let target = fs::read_link(&path)?;
+                self.put(&name, SYMLINK, target.as_os_str().as_bytes())?;
+            } else if meta.is_file() {
+                self.put(&name, meta.mode(), &read(&path)?)?;
+            }
+        }
+        Ok(())
+    }
+
     fn finish(mut self) -> anyhow::Result<Vec<u8>> {
         self.put("TRAILER!!!", 0, &[])?;
         Ok(self.bytes)
     }
+}
+
+/// What a guest's shell and its tools are.
+#[derive(Clone, Copy, Debug)]
+pub enum Tools<'a> {
+    /// BusyBox, linked statically, for this machine's architecture.
+    Busybox(&'a Path),
+    /// A whole system, of any architecture, laid at the top; with a `bin/busybox`.
+    System(&'a Path),
 }
 
 /// What differs between guests.
@@ -103,30 +163,26 @@ pub struct Contents {
 /// What is absent or cannot be read.
 pub fn make(
     kernel: &Kernel,
-    busybox: &Path,
+    tools: Tools<'_>,
     peer: &Path,
     contents: &Contents,
 ) -> anyhow::Result<Vec<u8>> {
     let mut archive = Archive::default();
-    for directory in ["bin", "dev", "proc", "sys", "tmp", "run", "modules"] {
-        archive.put(directory, DIRECTORY, &[])?;
+    let mut made = BTreeSet::new();
+    if let Tools::System(tree) = tools {
+        archive.put_tree(tree, tree, &mut made)?;
     }
-    let read =
-        |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    for directory in ["bin", "dev", "proc", "sys", "tmp", "run", "modules"] {
+        if made.insert(directory.to_owned()) {
+            archive.put(directory, DIRECTORY, &[])?;
+        }
+    }
     let program = read(peer)?;
     ensure!(is_static(&program), "{} is not linked statically", peer.display());
     archive.put("init", PROGRAM, &program)?;
     archive.put("bin/smcpeer", SYMLINK, b"/init")?;
-    let box_program = read(busybox)?;
-    ensure!(
-        is_static(&box_program),
-        "{} needs libraries: busybox-static does not",
-        busybox.display()
-    );
-    archive.put("bin/busybox", PROGRAM, &box_program)?;
-    let list = Command::new(busybox).arg("--list").output().context("busybox --list")?;
-    for applet in String::from_utf8_lossy(&list.stdout).lines().filter(|name| *name != "busybox") {
-        archive.put(&format!("bin/{applet}"), SYMLINK, b"busybox")?;
+    if let Tools::Busybox(busybox) = tools {
+        archive.put_busybox(busybox)?;
     }
     let mut order = String::new();
     for module in modules(kernel, &contents.modules)? {
@@ -144,7 +200,6 @@ pub fn make(
         }
     }
     places.extend(contents.files.iter().map(|path| (below_top(path), path.clone())));
-    let mut made: BTreeSet<String> = ["bin"].map(str::to_owned).into();
     for place in places.keys().chain(contents.links.iter().map(|(place, _)| place)) {
         archive.put_parents(place, &mut made)?;
     }
@@ -155,6 +210,10 @@ pub fn make(
         archive.put(place, SYMLINK, target.as_bytes())?;
     }
     archive.finish()
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn below_top(path: &Path) -> String {

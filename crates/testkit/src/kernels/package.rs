@@ -1,17 +1,48 @@
 //! A kernel to boot: Debian's package, unpacked into a directory of ours.
-//!
-//! It is fetched by `apt-get` with lists and caches of its own, from the mirror that the machine uses
-//! anyway; the machine's own sources stay as they are, and nothing is installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::Context;
+
+use super::apt::{Apt, Suite};
+use super::architecture::Architecture;
+use super::guest::Image;
 
 /// The series that speaks SMC-R over a RoCE device of software.
 pub const SERIES: &str = "6.12";
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Which kernels of the series there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavour {
+    /// For PCs.
+    Pc,
+    /// For Arm's 64-bit CPUs.
+    Arm,
+    /// The same, with pages of 16 KiB.
+    Arm16k,
+}
+
+impl Flavour {
+    /// Whose programs it runs.
+    #[must_use]
+    pub const fn architecture(self) -> Architecture {
+        match self {
+            Self::Pc => Architecture::X86_64,
+            Self::Arm | Self::Arm16k => Architecture::Aarch64,
+        }
+    }
+
+    /// As the names of Debian's packages end.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pc => "amd64",
+            Self::Arm => "arm64",
+            Self::Arm16k => "arm64-16k",
+        }
+    }
+}
 
 /// An unpacked kernel.
 #[derive(Clone, Debug)]
@@ -22,17 +53,19 @@ pub struct Kernel {
     pub image: PathBuf,
     /// The directory of its modules.
     pub modules: PathBuf,
+    /// Whose programs it runs.
+    pub architecture: Architecture,
 }
 
 impl Kernel {
     /// The kernel in this directory, if there is one.
     #[must_use]
-    pub fn find(directory: &Path) -> Option<Self> {
+    pub fn find(directory: &Path, architecture: Architecture) -> Option<Self> {
         let entries = fs::read_dir(directory.join("lib/modules")).ok()?;
         let kernel = entries.flatten().next().map(|entry| {
             let release = entry.file_name().to_string_lossy().into_owned();
             let image = directory.join(format!("boot/vmlinuz-{release}"));
-            Self { release, image, modules: entry.path() }
+            Self { release, image, modules: entry.path(), architecture }
         })?;
         kernel.image.is_file().then_some(kernel)
     }
@@ -42,25 +75,29 @@ impl Kernel {
     /// # Errors
     ///
     /// What stands in the way: not a Debian, no network.
-    pub fn fetch(directory: &Path) -> anyhow::Result<Self> {
+    pub fn fetch(directory: &Path, flavour: Flavour) -> anyhow::Result<Self> {
         // Complete or not there: unpacked beside, then moved.
         let parent = directory.parent().context("a directory has a parent")?;
         let work = parent.join("fetching");
         let _ = fs::remove_dir_all(&work);
         fs::create_dir_all(&work)?;
-        let apt = Apt::new(&work)?;
-        let package = apt.newest()?;
-        apt.download(&package)?;
-        let archive = fs::read_dir(&work)?.flatten().map(|entry| entry.path());
-        let archive = archive.into_iter().find(|path| path.extension().is_some_and(|e| e == "deb"));
-        let archive = archive.with_context(|| format!("apt-get did not leave {package}"))?;
+        let apt = Apt::new(&work, flavour.architecture().debian(), Suite::Newer)?;
+        let names = apt.names(&format!("^linux-image-{}\\.", SERIES.replace('.', "\\.")))?;
+        let newest = newest(names.iter().map(String::as_str), flavour);
+        let newest = newest.with_context(|| format!("this mirror has no kernel {SERIES}"))?;
         let root = work.join("root");
-        let status = Command::new("dpkg-deb").arg("-x").args([&archive, &root]).status();
-        ensure!(status.context("cannot start dpkg-deb")?.success(), "cannot unpack {package}");
+        apt.unpack(&[newest], &root)?;
         let _ = fs::remove_dir_all(directory);
         fs::rename(&root, directory)?;
         fs::remove_dir_all(&work)?;
-        Self::find(directory).with_context(|| format!("there is no kernel in {package}"))
+        let found = Self::find(directory, flavour.architecture());
+        found.with_context(|| format!("there is no kernel in {newest}"))
+    }
+
+    /// What boots it into this archive.
+    #[must_use]
+    pub fn with(&self, initramfs: PathBuf) -> Image {
+        Image { kernel: self.image.clone(), initramfs, architecture: self.architecture }
     }
 
     /// Whether what could be a module is in the kernel itself.
@@ -73,109 +110,22 @@ impl Kernel {
     }
 }
 
-/// `apt-get` in a place of its own.
-struct Apt {
-    work: PathBuf,
-    options: Vec<String>,
+fn newest<'a>(packages: impl Iterator<Item = &'a str>, flavour: Flavour) -> Option<&'a str> {
+    let found = packages.filter_map(|name| Some((version(name, flavour)?, name)));
+    found.max().map(|(_, name)| name)
 }
 
-impl Apt {
-    fn new(work: &Path) -> anyhow::Result<Self> {
-        for directory in ["lists/partial", "cache/archives/partial"] {
-            fs::create_dir_all(work.join(directory))?;
-        }
-        let codename = codename()?;
-        let mut sources = format!("Types: deb\nURIs: {}\n", mirror(&codename)?);
-        sources += &format!("Suites: {}\nComponents: main\n", suite(&codename));
-        if Path::new(KEYRING).is_file() {
-            sources += &format!("Signed-By: {KEYRING}\n");
-        }
-        fs::write(work.join("kernel.sources"), sources)?;
-        let at = work.display();
-        let options = [
-            format!("Dir::State={at}"),
-            format!("Dir::State::lists={at}/lists"),
-            "Dir::State::status=/dev/null".to_owned(),
-            format!("Dir::Cache={at}/cache"),
-            format!("Dir::Etc::sourcelist={at}/kernel.sources"),
-            "Dir::Etc::sourceparts=/dev/null".to_owned(),
-            "APT::Architecture=amd64".to_owned(),
-            // What downloads is otherwise another user, who may not write here.
-            "APT::Sandbox::User=root".to_owned(),
-        ];
-        let options = options.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect();
-        let apt = Self { work: work.to_owned(), options };
-        apt.run("apt-get", &["-q", "update"])?;
-        Ok(apt)
-    }
-
-    fn run(&self, program: &str, words: &[&str]) -> anyhow::Result<String> {
-        let output = Command::new(program)
-            .args(&self.options)
-            .args(words)
-            .current_dir(&self.work)
-            .stderr(Stdio::inherit())
-            .output()
-            .with_context(|| format!("cannot start {program}: kernels come as Debian packages"))?;
-        ensure!(output.status.success(), "{program} {} failed", words.join(" "));
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-
-    fn newest(&self) -> anyhow::Result<String> {
-        let pattern = format!("^linux-image-{}\\.", SERIES.replace('.', "\\."));
-        let found = self.run("apt-cache", &["search", "--names-only", &pattern])?;
-        let names = found.lines().filter_map(|line| line.split(' ').next());
-        let newest = names.filter_map(|name| Some((version(name)?, name))).max();
-        let newest = newest.map(|(_, name)| name.to_owned());
-        newest.with_context(|| format!("this mirror has no kernel {SERIES}"))
-    }
-
-    fn download(&self, package: &str) -> anyhow::Result<()> {
-        self.run("apt-get", &["-q", "download", package]).map(drop)
-    }
-}
-
-/// The number behind the series, and whether it is the signed package, of a package for PCs.
-fn version(package: &str) -> Option<(u32, bool)> {
+/// The number behind the series, and whether it is the signed package, of a package of this flavour.
+fn version(package: &str, flavour: Flavour) -> Option<(u32, bool)> {
     let rest = package.strip_prefix("linux-image-")?.strip_prefix(SERIES)?.strip_prefix('.')?;
     let (number, rest) = rest.split_once('+')?;
-    let (_, flavour) = rest.split_once('-')?;
-    let signed = match flavour {
-        "amd64" => true,
-        "amd64-unsigned" => false,
+    let (_, rest) = rest.split_once('-')?;
+    let signed = match rest.strip_prefix(flavour.name())? {
+        "" => true,
+        "-unsigned" => false,
         _ => return None,
     };
     Some((number.parse().ok()?, signed))
-}
-
-fn codename() -> anyhow::Result<String> {
-    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let value = |name: &str| {
-        let line = release.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
-        line.map(|value| value.trim_matches('"').to_owned())
-    };
-    if value("ID").as_deref() != Some("debian") {
-        bail!("kernels are fetched on Debian only; elsewhere unpack one and name its directory");
-    }
-    value("VERSION_CODENAME").context("/etc/os-release names no release")
-}
-
-/// Where a release has the series.
-fn suite(codename: &str) -> String {
-    if codename == "bookworm" { "bookworm-backports".to_owned() } else { codename.to_owned() }
-}
-
-/// The mirror that this machine uses for its release.
-fn mirror(codename: &str) -> anyhow::Result<String> {
-    let release = format!("Codename: {codename}");
-    let output = Command::new("apt-get")
-        .args(["indextargets", "--format", "$(SITE)", "Created-By: Packages"])
-        .args([release.as_str(), "Component: main"])
-        .output()
-        .context("cannot start apt-get")?;
-    let sites = String::from_utf8_lossy(&output.stdout).into_owned();
-    let site = sites.lines().next().map(str::to_owned);
-    site.with_context(|| format!("apt knows no mirror of {codename}: run `apt-get update` first"))
 }
 
 #[cfg(test)]
@@ -183,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_kernel_for_pcs_is_taken() {
+    fn the_newest_kernel_of_a_flavour_is_taken() {
         let names = [
             "linux-image-6.12.9+deb12-amd64",
             "linux-image-6.12.43+deb12-amd64-unsigned",
@@ -191,13 +141,19 @@ mod tests {
             "linux-image-6.12.95+deb12-cloud-amd64",
             "linux-image-6.12.95+deb12-amd64-dbg",
             "linux-image-6.1.0-44-amd64",
+            "linux-image-6.12.9+deb12-arm64",
+            "linux-image-6.12.10+deb12-arm64",
+            "linux-image-6.12.95+deb12-rt-arm64",
+            "linux-image-6.12.11+deb12-arm64-16k",
         ];
-        let newest = names.into_iter().filter_map(|name| Some((version(name)?, name))).max();
-        assert_eq!(newest.unwrap().1, "linux-image-6.12.43+deb12-amd64");
+        let newest = |flavour| newest(names.into_iter(), flavour).unwrap();
+        assert_eq!(newest(Flavour::Pc), "linux-image-6.12.43+deb12-amd64");
+        assert_eq!(newest(Flavour::Arm), "linux-image-6.12.10+deb12-arm64");
+        assert_eq!(newest(Flavour::Arm16k), "linux-image-6.12.11+deb12-arm64-16k");
     }
 
     #[test]
     fn a_directory_without_a_kernel_has_none() {
-        assert!(Kernel::find(Path::new("/proc")).is_none());
+        assert!(Kernel::find(Path::new("/proc"), Architecture::X86_64).is_none());
     }
 }

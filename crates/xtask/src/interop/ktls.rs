@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use testkit::kernels::guest::{Guest, Image, Shape};
-use testkit::kernels::image::{self, Contents};
+use testkit::kernels::image::{self, Contents, Tools};
 use testkit::kernels::network::Network;
 use testkit::kernels::package::Kernel;
 
@@ -50,8 +50,8 @@ pub(super) fn image(
     };
     let busybox = install::find("busybox").context("there is no busybox")?;
     let initramfs = directory.join("initramfs-tls");
-    std::fs::write(&initramfs, image::make(kernel, &busybox, peer, &contents)?)?;
-    Ok(Image { kernel: kernel.image.clone(), initramfs })
+    std::fs::write(&initramfs, image::make(kernel, Tools::Busybox(&busybox), peer, &contents)?)?;
+    Ok(kernel.with(initramfs))
 }
 
 /// Builds the oracle's program. What is measured elsewhere is built with all optimisations; this one is not.
@@ -75,8 +75,7 @@ fn oracle(root: &Path) -> anyhow::Result<PathBuf> {
 pub(super) fn play(image: &Image, limit: Duration) -> anyhow::Result<()> {
     let network = Network::new().context("a network namespace with a bridge")?;
     let addresses = vec![Ipv4Addr::new(10, 99, 0, 1)];
-    let guest =
-        Guest::boot(&network, image, Shape { name: "tls".into(), addresses, nodes: 1, limit })?;
+    let guest = Guest::boot(&network, image, Shape::small("tls", addresses, limit))?;
     for role in ["client", "server"] {
         let plain = said(&guest, &format!("oracle-guest {CASE} {role} 2>/tmp/errors"))?;
         // What was sealed comes back opened, and the peer, which has no key, has seen a record of application data.

@@ -70,7 +70,7 @@ impl Stage {
         let shape = |name: &str, last: u8| {
             // The second is for a second link.
             let addresses = [last, last + 10].map(|last| Ipv4Addr::new(10, 99, 0, last)).into();
-            Shape { name: name.to_owned(), addresses, nodes: 1, limit }
+            Shape::small(name, addresses, limit)
         };
         let a = Guest::switch_on(&network, image, shape("a", 1))?;
         let b = Guest::switch_on(&network, image, shape("b", 2))?;

@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use testkit::kernels::guest::{Guest, Image, Shape};
+use testkit::kernels::guest::{Guest, Image, Shape, Size};
 use testkit::kernels::network::Network;
 
 /// How the case is called.
@@ -33,7 +33,8 @@ const PAGES_MIN: u64 = 256;
 pub(super) fn play(image: &Image, limit: Duration) -> anyhow::Result<()> {
     let network = Network::new().context("a network namespace with a bridge")?;
     let addresses = vec![Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 0, 2)];
-    let shape = Shape { name: "nodes".to_owned(), addresses, nodes: NODES, limit };
+    let size = Size::Nodes(NODES);
+    let shape = Shape { size, ..Shape::small("nodes", addresses, limit) };
     let guest = Guest::boot(&network, image, shape)?;
     // The kernel moves nothing by itself: pages stay where they were taken.
     guest.check("echo 0 > /proc/sys/kernel/numa_balancing; mkdir -p /tmp/share")?;

@@ -72,8 +72,7 @@ impl<'a> Stage<'a> {
     pub(super) fn boot(prepared: &'a Prepared) -> anyhow::Result<Self> {
         let network = Network::new().context("a network namespace with a bridge")?;
         let addresses = vec![Ipv4Addr::new(10, 99, 0, 1)];
-        let (name, limit) = ("client".to_owned(), prepared.limit);
-        let shape = Shape { name, addresses, nodes: 1, limit };
+        let shape = Shape::small("client", addresses, prepared.limit);
         let guest = Guest::switch_on(&network, &prepared.image, shape)?;
         let release = guest.wait_ready()?;
         println!("the guest runs Linux {release}");

@@ -21,8 +21,12 @@ fn library() -> &'static str {
     static AT: OnceLock<PathBuf> = OnceLock::new();
     let at = AT.get_or_init(|| {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sys/tests/verbs");
-        // Beside the tests, complete or not there: others may be at it.
-        let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+        // Beside the tests, or where that can only be read elsewhere; complete or not there: others may be at it.
+        let beside = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+        let folder = match rustix::fs::access(&beside, rustix::fs::Access::WRITE_OK) {
+            Ok(()) => beside,
+            Err(_) => std::env::temp_dir(),
+        };
         let to = folder.join(format!("fake-libibverbs.{}", std::process::id()));
         let versions = format!("-Wl,--version-script={}", from.join("fake.map").display());
         let mut cc = Command::new("cc");

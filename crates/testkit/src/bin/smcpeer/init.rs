@@ -1,7 +1,7 @@
 //! The first process of a guest: makes it ready, then runs commands for the host.
 
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
@@ -14,12 +14,15 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use testkit::kernels::frame::{Frame, Job};
+use testkit::kernels::guest::FOLDER;
 use testkit::kernels::image::{MODULES_DIR, ORDER};
 
 use crate::kernel;
 
 /// The port's device is the first port of whichever virtual device it is.
 const CHANNEL: [&str; 2] = ["vport", "p1"];
+/// All is in `/bin`, unless a guest has a whole system.
+const PATH: &str = "/bin:/sbin:/usr/bin:/usr/sbin";
 const BLOCK: usize = 16 << 10;
 
 pub(crate) fn main() -> ExitCode {
@@ -34,7 +37,7 @@ fn prepare() -> anyhow::Result<()> {
     for (kind, place) in
         [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("tmpfs", "/tmp")]
     {
-        mount(kind, place)?;
+        mount(kind, place, c"")?;
     }
     let order = fs::read_to_string(Path::new(MODULES_DIR).join(ORDER)).context("the modules")?;
     order.lines().try_for_each(|file| load(&Path::new(MODULES_DIR).join(file)))?;
@@ -48,6 +51,11 @@ fn prepare() -> anyhow::Result<()> {
     };
     run(&format!("hostname {}", value("name").first().context("no name")?))?;
     run("ip link set lo up")?;
+    for folder in value(FOLDER) {
+        fs::create_dir_all(&folder).with_context(|| folder.clone())?;
+        // What is there does not change while the guest runs.
+        mount("9p", &folder, c"trans=virtio,version=9p2000.L,cache=loose,msize=262144")?;
+    }
     for (card, address) in value("address").iter().enumerate() {
         run(&format!("ip addr add {address} dev eth{card}; ip link set eth{card} up"))?;
         if Path::new("/sys/module/rdma_rxe").exists() {
@@ -58,11 +66,14 @@ fn prepare() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn mount(kind: &str, place: &str) -> anyhow::Result<()> {
+/// Mounts a file system whose source, if it has one, is called as it is.
+fn mount(kind: &str, place: &str, options: &CStr) -> anyhow::Result<()> {
+    let source = CString::new(if kind == "9p" { FOLDER } else { kind })?;
     let (kind, target) = (CString::new(kind)?, CString::new(place)?);
-    // SAFETY: strings that end, and no data.
-    let r =
-        unsafe { libc::mount(kind.as_ptr(), target.as_ptr(), kind.as_ptr(), 0, std::ptr::null()) };
+    // SAFETY: strings that end.
+    let r = unsafe {
+        libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast())
+    };
     ensure!(r == 0, "mount {place}: {}", io::Error::last_os_error());
     Ok(())
 }
@@ -77,7 +88,7 @@ fn load(module: &Path) -> anyhow::Result<()> {
 
 fn shell(command: &str) -> Command {
     let mut shell = Command::new("/bin/busybox");
-    shell.args(["sh", "-c", command]).env_clear().env("PATH", "/bin").env("HOME", "/");
+    shell.args(["sh", "-c", command]).env_clear().env("PATH", PATH).env("HOME", "/");
     shell
 }
 
