@@ -78,6 +78,12 @@ pub fn quick() -> bool {
     env::var_os("SHUNT_TEST_QUICK").is_some_and(|value| value != OsStr::new("0"))
 }
 
+/// Whether the CPU is emulated, which `cargo xtask aarch64` says by `SHUNT_TEST_EMULATED=1`.
+#[must_use]
+pub fn emulated() -> bool {
+    env::var_os("SHUNT_TEST_EMULATED").is_some_and(|value| value != OsStr::new("0"))
+}
+
 fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }

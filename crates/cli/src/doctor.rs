@@ -501,7 +501,8 @@ fn board_check(path: &CString, netns: u64, group: Option<u32>) -> Check {
     const NAME: &str = "board";
     let shown = path.to_string_lossy();
     match Map::open(path, netns, Access::Look) {
-        Ok((_, fd)) => {
+        Ok((map, fd)) => {
+            map.unmap();
             let file = sys::call::fstat(fd);
             let _ = sys::call::close(fd);
             let mode = |file: libc::stat| file.st_mode & 0o7777;

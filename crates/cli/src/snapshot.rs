@@ -370,6 +370,8 @@ pub(crate) struct Board {
 
 impl Drop for Board {
     fn drop(&mut self) {
+        // What was found is copies.
+        self.map.unmap();
         let _ = sys::call::close(self.fd);
     }
 }

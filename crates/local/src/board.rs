@@ -574,7 +574,7 @@ impl Board {
         }
         // A lock of our own needs an open file of our own: the one inherited from a parent holds
         // the parent's.
-        let fd = call::open(&self.path, 0o2 | 0o2_000_000 | 0o400_000 | 0o4000, 0)
+        let fd = call::open(&self.path, 0o2 | 0o2_000_000 | call::NOFOLLOW | 0o4000, 0)
             .map(|fd| out_of_the_way(fd, self.high))
             .map_err(|_| Reason::NoSlot)?;
         // Somebody may have removed the file that we have mapped, and made another: its locks say nothing of ours.

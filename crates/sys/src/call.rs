@@ -109,6 +109,9 @@ macro_rules! call {
 mod calls {
     use super::{CStr, MaybeUninit, Result, check, raw};
 
+    /// A flag of [`open`]: no link at the end of the path. Architectures have other numbers for it.
+    pub const NOFOLLOW: i32 = libc::O_NOFOLLOW;
+
     pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<i32> {
         call!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, mode).map(|fd| fd as i32)
     }

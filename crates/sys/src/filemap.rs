@@ -359,7 +359,7 @@ mod tests {
     #[test]
     fn bytes_go_both_ways() {
         let file = file(&[7; 10_000]);
-        let map = FileMap::new(file.as_fd(), 4096, 1 << 20, Access::Write).unwrap();
+        let map = FileMap::new(file.as_fd(), 0, 1 << 20, Access::Write).unwrap();
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         assert_eq!(map.send(&ours, b"head", 5000, 3, false).unwrap(), 7);
         let mut got = [0; 7];
@@ -386,27 +386,29 @@ mod tests {
     }
 
     fn memory_goes_both_ways() {
-        let file = file(&[7; 10_000]);
-        let map = FileMap::new(file.as_fd(), 4096, 1 << 20, Access::Write).unwrap();
-        match map.store(b"new", 5000) {
+        let page = pages::size();
+        let at = |pages: usize, more: usize| (pages * page + more) as u64;
+        let file = file(&vec![7; 2 * page + 1808]);
+        let map = FileMap::new(file.as_fd(), at(1, 0), 1 << 20, Access::Write).unwrap();
+        match map.store(b"new", at(1, 904)) {
             Ok(n) => assert_eq!(n, 3),
             Err(e) => return println!("skipped: process_vm_readv is not allowed here: {e}"),
         }
         let mut got = b"head ".to_vec();
-        assert_eq!(map.append(&mut got, 4999, 5).unwrap(), 5);
+        assert_eq!(map.append(&mut got, at(1, 903), 5).unwrap(), 5);
         assert_eq!(got, b"head \x07new\x07");
         // Up to the end of the page that has the end of the file there is something, behind it nothing.
-        let (mut rest, larger) = (Vec::new(), vec![1; 20_000]);
-        assert_eq!(map.append(&mut rest, 8192, 20_000).unwrap(), rest.len());
-        assert!(rest.len() == 4096 && rest.starts_with(&[7; 1808]));
-        assert_eq!(map.store(&larger, 8192).unwrap(), 4096);
-        let refused = map.append(&mut rest, 16_384, 1).unwrap_err();
-        assert_eq!((refused.raw_os_error(), rest.len()), (Some(libc::EFAULT), 4096));
-        let refused = map.store(b"x", 16_384).unwrap_err();
+        let (mut rest, larger) = (Vec::new(), vec![1; 5 * page]);
+        assert_eq!(map.append(&mut rest, at(2, 0), larger.len()).unwrap(), rest.len());
+        assert!(rest.len() == page && rest.starts_with(&[7; 1808]));
+        assert_eq!(map.store(&larger, at(2, 0)).unwrap(), page);
+        let refused = map.append(&mut rest, at(4, 0), 1).unwrap_err();
+        assert_eq!((refused.raw_os_error(), rest.len()), (Some(libc::EFAULT), page));
+        let refused = map.store(b"x", at(4, 0)).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EFAULT));
-        let outside = map.store(b"x", 4095).unwrap_err();
+        let outside = map.store(b"x", at(1, 0) - 1).unwrap_err();
         assert_eq!(outside.kind(), io::ErrorKind::InvalidInput);
-        let reading = FileMap::new(file.as_fd(), 0, 4096, Access::Read).unwrap();
+        let reading = FileMap::new(file.as_fd(), 0, page, Access::Read).unwrap();
         assert_eq!(reading.store(b"x", 0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 
@@ -513,15 +515,16 @@ mod tests {
         let file = file(&[7; 100]);
         let odd = FileMap::new(file.as_fd(), 1, 4096, Access::Read).unwrap_err();
         assert_eq!(odd.kind(), io::ErrorKind::InvalidInput);
-        let map = FileMap::new(file.as_fd(), 8192, 4096, Access::Read).unwrap();
-        assert!(map.covers(8192, 4096) && map.covers(12_288, 0));
-        assert!(!map.covers(8191, 1) && !map.covers(8192, 4097) && !map.covers(u64::MAX, 1));
+        let first = 2 * pages::size() as u64;
+        let map = FileMap::new(file.as_fd(), first, 4096, Access::Read).unwrap();
+        assert!(map.covers(first, 4096) && map.covers(first + 4096, 0));
+        assert!(!map.covers(first - 1, 1) && !map.covers(first, 4097) && !map.covers(u64::MAX, 1));
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        for at in [0, 8000, 12_288, u64::MAX] {
+        for at in [0, first - 192, first + 4096, u64::MAX] {
             let refused = map.send(&ours, b"head", at, 1, false).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
         }
-        let refused = map.receive(&ours, 8192, 1).unwrap_err();
+        let refused = map.receive(&ours, first, 1).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "mapped for reading");
     }
 }

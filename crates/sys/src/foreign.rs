@@ -145,6 +145,13 @@ mod imp {
         // SAFETY: the range is a mapping that is watched, of a file whose bytes nobody has a reference to but as
         // atomics, which zeros are as good for.
         let mapped = unsafe { libc::mmap(at, bytes, protection, flags, -1, 0) };
+        if mapped != libc::MAP_FAILED {
+            return true;
+        }
+        // A system that counts what may be written (`vm.overcommit_memory=2`) has no room for as much, and need not: who only
+        // looks goes on, and who writes comes here again and is ended, as before there was a handler.
+        // SAFETY: the same.
+        let mapped = unsafe { libc::mmap(at, bytes, libc::PROT_READ, flags, -1, 0) };
         mapped != libc::MAP_FAILED
     }
 

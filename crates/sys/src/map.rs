@@ -322,7 +322,7 @@ impl Map {
         self.foreign.is_some_and(Foreign::is_spoiled)
     }
 
-    /// Whether its user is not trusted.
+    /// Whether its user is not trusted, or we only look.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.foreign.is_some()

@@ -127,11 +127,13 @@ mod tests {
         let mut file =
             File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
         fs::remove_file(&path).unwrap();
-        file.write_all(&[1; 40_000]).unwrap();
-        match cachestat(file.as_fd(), 0, 40_000) {
+        let page = crate::pages::size();
+        file.write_all(&vec![1; 10 * page - 100]).unwrap();
+        let page = page as u64;
+        match cachestat(file.as_fd(), 0, 10 * page - 100) {
             Ok(stat) => {
                 assert_eq!(stat.cached, 10);
-                assert_eq!(cachestat(file.as_fd(), 4096, 8192).unwrap().cached, 2);
+                assert_eq!(cachestat(file.as_fd(), page, 2 * page).unwrap().cached, 2);
                 assert_eq!(cachestat(file.as_fd(), 1 << 20, 8192).unwrap().cached, 0);
             }
             Err(e) => println!("skipped: no cachestat here: {e}"),

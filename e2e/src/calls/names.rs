@@ -13,6 +13,16 @@ pub fn find(name: &str) -> Option<*mut c_void> {
     (!at.is_null()).then_some(at)
 }
 
+/// Whether the C library itself has it, whoever else does: on Arm's CPUs it has few of its old names.
+pub fn libc_has(name: &str) -> bool {
+    let name = text(name);
+    // SAFETY: a name that ends; the library is there already, and stays.
+    let library =
+        unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
+    // SAFETY: a library or none, and a name that ends.
+    !library.is_null() && !unsafe { libc::dlsym(library, name.as_ptr()) }.is_null()
+}
+
 /// Calls a function by name: `ENOSYS` if there is none.
 macro_rules! named {
     ($name:expr, ($($a:expr),* $(,)?) as ($($t:ty),*) -> $r:ty) => {

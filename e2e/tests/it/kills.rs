@@ -156,7 +156,12 @@ fn kill_in_demotion(kill_server: bool) {
         }
     }
     let each = demoted.iter().all(|n| *n > 0);
-    assert!(each || plain_only(), "of {WAYS:?} {demoted:?} went back to TCP:\n{}", dir.summary());
+    // An emulated CPU comes to fewer of them.
+    assert!(
+        each || plain_only() || e2e::emulated(),
+        "of {WAYS:?} {demoted:?} went back to TCP:\n{}",
+        dir.summary()
+    );
     assert_as_good_as_new(&server, &dir);
 }
 

@@ -120,13 +120,16 @@ const TRIES: u32 = 3;
 /// So many cases of a run of all of them may differ once and not again: on a machine that has this run alone to do it was one
 /// or none of some two thousand. More are no matter of chance.
 const NOTES_MAX: usize = 12;
+/// On an emulated CPU, which is ten times slower: what has to wait may not have begun to, on either side.
+const NOTES_MAX_EMULATED: usize = 100;
 
 /// A case has differed, but not each time.
 fn noted_now_and_then(what: &str) {
     static NOTES: AtomicUsize = AtomicUsize::new(0);
     noted(what);
     let notes = NOTES.fetch_add(1, Ordering::Relaxed) + 1;
-    assert!(notes <= NOTES_MAX, "{notes} cases have differed and then not again: {what}");
+    let most = if e2e::emulated() { NOTES_MAX_EMULATED } else { NOTES_MAX };
+    assert!(notes <= most, "{notes} cases have differed and then not again: {what}");
 }
 
 /// Whether one such try is enough: a crash and a hang are not a matter of a window of time, and a wake-up that is lost now
@@ -239,6 +242,9 @@ fn is_known(case: &str, wrong: &str) -> bool {
 fn check(module: &str, case: &str) {
     // The watchdog looks at what is in shared memory, and at nothing else; and sets that are shared are our own end's, of
     // which the kernel knows all where the connection is not attached.
+    if !cfg!(target_arch = "x86_64") && case == "jump_at_any_moment" {
+        return e2e::run::skipped("that a call was left by a jump is found out on x86-64 only");
+    }
     let both =
         e2e::quick() || std::env::var_os("SHUNT_WATCHDOG").is_some() || module == "shared_sets";
     let ways = if both { &WAYS[..2] } else { WAYS };

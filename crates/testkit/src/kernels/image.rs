@@ -120,6 +120,8 @@ impl Archive {
                 self.put_tree(top, &path, made)?;
             } else if meta.is_symlink() {
                 let target = fs::read_link(&path)?;
+                // What it leads to is a directory already, if it is one.
+                made.insert(name.clone().into_owned());
                 self.put(&name, SYMLINK, target.as_os_str().as_bytes())?;
             } else if meta.is_file() {
                 self.put(&name, meta.mode(), &read(&path)?)?;

@@ -36,6 +36,8 @@ pub(super) struct Built {
     pub(super) programs: PathBuf,
     /// The machine's first process.
     pub(super) peer: PathBuf,
+    /// Where tests write, as cargo has told them when they were built. On a disk as a rule; not on a tmpfs, at least.
+    pub(super) scratch: PathBuf,
     tests: Vec<Tests>,
 }
 
@@ -59,7 +61,9 @@ impl Built {
         }
         // Where nothing has changed this says where they are.
         let tests = cargo.tests()?;
-        Ok(Self { programs, peer, tests })
+        let scratch = cargo.output.join("tmp");
+        std::fs::create_dir_all(&scratch)?;
+        Ok(Self { programs, peer, scratch, tests })
     }
 
     /// The programs of tests of a suite.
@@ -214,8 +218,10 @@ fn has_standard_library(compiler: &mut Command) -> bool {
 /// Debian's compiler for this machine, and its standard library for that one beside.
 fn fetch_compiler(target: &Path, into: &Path) -> anyhow::Result<()> {
     println!("fetching Debian's compiler ...");
-    let work = target.join("fetching-compiler");
-    let _ = std::fs::remove_dir_all(into);
+    let (work, whole) = (target.join("fetching-compiler"), target.join("compiler-unpacked"));
+    for old in [into, &whole] {
+        let _ = std::fs::remove_dir_all(old);
+    }
     for (architecture, packages) in
         [(Architecture::X86_64, COMPILER), (ARCHITECTURE, &[STANDARD_LIBRARY])]
     {
@@ -223,10 +229,12 @@ fn fetch_compiler(target: &Path, into: &Path) -> anyhow::Result<()> {
         let apt = Apt::new(&work, architecture.debian(), Suite::Own)?;
         match architecture {
             // With the libraries that the compiler itself is linked to.
-            Architecture::X86_64 => apt.unpack_all(packages, into)?,
-            Architecture::Aarch64 => apt.unpack(packages, into)?,
+            Architecture::X86_64 => apt.unpack_all(packages, &whole)?,
+            Architecture::Aarch64 => apt.unpack(packages, &whole)?,
         }
     }
+    // Complete or not there.
+    std::fs::rename(&whole, into)?;
     std::fs::remove_dir_all(&work)?;
     Ok(())
 }
