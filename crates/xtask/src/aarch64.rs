@@ -47,8 +47,11 @@ struct Cli {
     #[arg(long, value_name = "PATH")]
     test: Vec<String>,
     /// How many tests at once
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 2)]
     at_once: usize,
+    /// All seeds, and cases in all the ways in which two ends can be: hours
+    #[arg(long)]
+    whole: bool,
     /// Note what became of each suite in bench/record/aarch64.tsv and docs/aarch64.md
     #[arg(long)]
     record: bool,
@@ -276,9 +279,10 @@ fn run(
 fn play(guest: &Guest, cli: &Cli, built: &Built, suite: &Suite) -> anyhow::Result<Tally> {
     let mut reader = Reader::default();
     for program in built.tests(suite.program)? {
+        let quick = if cli.whole { "" } else { "SHUNT_TEST_QUICK=1" };
         let (seconds, at_once) = (suite.limit.as_secs(), cli.at_once);
         let mut words = format!(
-            "cd {} && ulimit -n 1048576 && ulimit -Sn 1024 && SHUNT_TEST_EMULATED=1 SHUNT_BIN_DIR={} timeout -s KILL {seconds} {} --show-output --test-threads {at_once}",
+            "cd {} && ulimit -n 1048576 && ulimit -Sn 1024 && SHUNT_TEST_EMULATED=1 {quick} SHUNT_BIN_DIR={} timeout -s KILL {seconds} {} --show-output --test-threads {at_once}",
             program.package.display(),
             built.programs.display(),
             program.path.display()
