@@ -241,7 +241,8 @@ fn another_user_on_the_same_board() {
 
 /// A server and a client on one host that this shell makes: `before` is what makes it.
 fn in_a_host_of_its_own(before: &[&str], at: &Public, board: &BoardDir, port: &str) -> Outcome {
-    let script = "ip link set lo up || exit 42; \"$0\" serve > \"$2\" & \
+    // What an earlier one has said is no sign that this one listens.
+    let script = "rm -f \"$2\"; ip link set lo up || exit 42; \"$0\" serve > \"$2\" & \
         while ! grep -q port \"$2\" 2>/dev/null; do sleep 0.05; done; \
         exec \"$0\" transfer $1 0 11 $3";
     let said = board.path().join(format!("said-{port}-{}", before.len()));
