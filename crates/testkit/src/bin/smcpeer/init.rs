@@ -66,13 +66,15 @@ fn prepare() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Mounts a file system whose source, if it has one, is called as it is.
+/// Mounts a file system; the host's folder to read.
 fn mount(kind: &str, place: &str, options: &CStr) -> anyhow::Result<()> {
-    let source = CString::new(if kind == "9p" { FOLDER } else { kind })?;
+    let (source, flags) = if kind == "9p" { (FOLDER, libc::MS_RDONLY) } else { (kind, 0) };
+    let source = CString::new(source)?;
     let (kind, target) = (CString::new(kind)?, CString::new(place)?);
     // SAFETY: strings that end.
     let r = unsafe {
-        libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast())
+        let data = options.as_ptr().cast();
+        libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data)
     };
     ensure!(r == 0, "mount {place}: {}", io::Error::last_os_error());
     Ok(())
