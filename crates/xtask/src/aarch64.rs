@@ -282,7 +282,7 @@ fn play(guest: &Guest, cli: &Cli, built: &Built, suite: &Suite) -> anyhow::Resul
         let quick = if cli.whole { "" } else { "SHUNT_TEST_QUICK=1" };
         let (seconds, at_once) = (suite.limit.as_secs(), cli.at_once);
         let mut words = format!(
-            "cd {} && ulimit -n 1048576 && ulimit -Sn 1024 && SHUNT_TEST_EMULATED=1 {quick} SHUNT_BIN_DIR={} timeout -s KILL {seconds} {} --show-output --test-threads {at_once}",
+            "cd {} && ulimit -n 65536 && SHUNT_TEST_EMULATED=1 {quick} SHUNT_BIN_DIR={} timeout -s KILL {seconds} {} --show-output --test-threads {at_once}",
             program.package.display(),
             built.programs.display(),
             program.path.display()
