@@ -356,6 +356,9 @@ mod tests {
         file
     }
 
+    /// An offset that is not in a file's first page, however large pages are.
+    const FAR: u64 = 128 << 10;
+
     #[test]
     fn bytes_go_both_ways() {
         let file = file(&[7; 10_000]);
@@ -431,7 +434,7 @@ mod tests {
         assert_eq!(&got, b"one\x07\x08\x08.");
 
         // What is before a page that is not there goes nevertheless, or the error is about it.
-        let parts = [Part::Bytes(b"one"), Part::File { map: &other, offset: 8192, len: 2 }];
+        let parts = [Part::Bytes(b"one"), Part::File { map: &other, offset: FAR, len: 2 }];
         match send_parts(&ours, &parts, false) {
             Ok(n) => assert!(n <= 3),
             Err(e) => assert_eq!(e.raw_os_error(), Some(libc::EFAULT)),
@@ -475,15 +478,15 @@ mod tests {
         let map = FileMap::new(file.as_fd(), 0, 1 << 20, Access::Write).unwrap();
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         file.set_len(100).unwrap();
-        let refused = map.send(&ours, &[], 8192, 10, false).unwrap_err();
+        let refused = map.send(&ours, &[], FAR, 10, false).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EFAULT));
         theirs.write_all(b"new").unwrap();
-        let refused = map.receive(&ours, 8192, 3).unwrap_err();
+        let refused = map.receive(&ours, FAR, 3).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EFAULT));
         // Nothing was taken.
         assert_eq!(map.receive(&ours, 50, 3).unwrap(), 3);
         assert!(map.populate(0, 100).is_ok());
-        assert_eq!(map.populate(8192, 100).unwrap_err().raw_os_error(), Some(libc::EFAULT));
+        assert_eq!(map.populate(FAR, 100).unwrap_err().raw_os_error(), Some(libc::EFAULT));
     }
 
     #[test]
