@@ -136,7 +136,7 @@ mod imp {
     /// Puts memory there that is nobody's: all at once, so that no number of faults uses up the mappings that a process may
     /// have. A system call and no more, as befits a handler. Another thread may have done so just before, and have written
     /// there: that was for nobody to read.
-    fn replace(range: &Foreign) -> bool {
+    fn replace(range: &Foreign, signal: c_int) -> bool {
         let start = range.start.load(Ordering::Relaxed);
         let bytes = range.end.load(Ordering::Relaxed).saturating_sub(start);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -145,11 +145,11 @@ mod imp {
         // SAFETY: the range is a mapping that is watched, of a file whose bytes nobody has a reference to but as
         // atomics, which zeros are as good for.
         let mapped = unsafe { libc::mmap(at, bytes, protection, flags, -1, 0) };
-        if mapped != libc::MAP_FAILED {
-            return true;
+        if mapped != libc::MAP_FAILED || signal != libc::SIGBUS {
+            return mapped != libc::MAP_FAILED;
         }
         // A system that counts what may be written (`vm.overcommit_memory=2`) has no room for as much, and need not: who only
-        // looks goes on, and who writes comes here again and is ended, as before there was a handler.
+        // looks goes on. Who writes comes here again, by the other signal, and is ended as if there were no handler.
         // SAFETY: the same.
         let mapped = unsafe { libc::mmap(at, bytes, libc::PROT_READ, flags, -1, 0) };
         mapped != libc::MAP_FAILED
@@ -162,7 +162,7 @@ mod imp {
         let is_ours = !sent && (signal == libc::SIGBUS || code == SEGV_ACCERR);
         if is_ours && let Some(range) = found(address) {
             range.spoiled.store(true, Ordering::Relaxed);
-            if replace(range) {
+            if replace(range, signal) {
                 return;
             }
         }

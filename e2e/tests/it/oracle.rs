@@ -120,7 +120,7 @@ const TRIES: u32 = 3;
 /// So many cases of a run of all of them may differ once and not again: on a machine that has this run alone to do it was one
 /// or none of some two thousand. More are no matter of chance.
 const NOTES_MAX: usize = 12;
-/// On an emulated CPU, which is ten times slower: what has to wait may not have begun to, on either side.
+/// On an emulated CPU, which is much slower: what has to wait may not have begun to, on either side.
 const NOTES_MAX_EMULATED: usize = 100;
 
 /// A case has differed, but not each time.

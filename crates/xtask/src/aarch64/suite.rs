@@ -11,8 +11,6 @@ pub(super) struct Suite {
     pub(super) program: Program,
     /// Only tests whose path contains one of these; none: all.
     pub(super) paths: &'static [&'static str],
-    /// None of these.
-    pub(super) skips: &'static [&'static str],
     /// When it is ended: several times what it takes.
     pub(super) limit: Duration,
 }
@@ -30,12 +28,12 @@ const HALF_AN_HOUR: Duration = Duration::from_secs(1800);
 
 const fn unit(name: &'static str, package: &'static str) -> Suite {
     let program = Program::Package(package);
-    Suite { name, program, paths: &[], skips: &[], limit: HALF_AN_HOUR }
+    Suite { name, program, paths: &[], limit: HALF_AN_HOUR }
 }
 
 const fn end_to_end(name: &'static str, paths: &'static [&'static str]) -> Suite {
     let program = Program::EndToEnd;
-    Suite { name, program, paths, skips: &[], limit: HALF_AN_HOUR }
+    Suite { name, program, paths, limit: HALF_AN_HOUR }
 }
 
 /// All of them, in order.
