@@ -2,7 +2,8 @@
 //!
 //! A handler may leave a call by `siglongjmp`. Nothing of the call is unwound then, and what it holds would be
 //! held for ever; but as long as a handler *runs*, the call below it goes on later. What tells them apart is the
-//! kernel's frame between the two, which begins with the address to which the handler returns (`sa_restorer`).
+//! kernel's frame between the two: on x86-64 it begins with the address to which the handler returns (`sa_restorer`),
+//! on 64-bit Arm it holds the record of the floating-point registers, whose first word is the same everywhere.
 
 use std::marker::PhantomData;
 
@@ -10,7 +11,7 @@ use crate::call;
 
 /// Longest distance on a stack within which a frame of the kernel's is looked for, bytes.
 const FAR: usize = 8 << 20;
-#[cfg(target_arch = "x86_64")]
+/// Bytes that are read at once: they lie in one page, of whatever size.
 const PAGE: usize = 4096;
 
 /// An address on the stack of whoever calls: stacks grow down, so what was called from there is below it.
@@ -32,8 +33,8 @@ pub fn goes_on(frame: usize) -> bool {
     }
     if frame <= now {
         // Its place on the stack has been given back, or a handler runs on another stack; which frames of
-        // handlers would show, where they are known.
-        return cfg!(target_arch = "x86_64") && may_run();
+        // handlers would show.
+        return may_run();
     }
     frame - now > FAR || finds_frame(now, frame).unwrap_or(true)
 }
@@ -77,10 +78,9 @@ pub fn may_run() -> bool {
     is_on_signal_stack() || finds_frame(now, now.saturating_add(FAR)) == Some(true)
 }
 
-/// Whether the start of a handler's frame lies there; `None`: memory ended before `to`.
-#[cfg(target_arch = "x86_64")]
+/// Whether a handler's frame lies there; `None`: memory ended before `to`.
 fn finds_frame(from: usize, to: usize) -> Option<bool> {
-    let restorers = restorers();
+    let marks = Marks::new();
     let mut page = [0u64; PAGE / 8];
     let (mut at, mut any) = (from.next_multiple_of(8), false);
     while at < to {
@@ -92,9 +92,8 @@ fn finds_frame(from: usize, to: usize) -> Option<bool> {
             // Not even the stack that we are on can be read: it is not allowed, and nothing can be known.
             Err(_) => return Some(true),
         }
-        let begins = |word: &u64| *word != 0 && restorers.contains(word);
-        let starts = words.iter().enumerate().filter(|(_, word)| begins(word));
-        if starts.into_iter().any(|(i, _)| is_frame(at + i * 8)) {
+        let starts = words.iter().enumerate().filter(|(_, word)| marks.has(**word));
+        if starts.into_iter().any(|(i, _)| Marks::is_frame(at + i * 8)) {
             return Some(true);
         }
         at += words.len() * 8;
@@ -102,39 +101,74 @@ fn finds_frame(from: usize, to: usize) -> Option<bool> {
     Some(false)
 }
 
-/// Whether the words after such an address are what the kernel writes there, and not what was left on the stack by
-/// a frame that is gone: the saved `rip`, `eflags` (of which bit 1 is always set) and code segment.
+/// The words by which a handler's frame is found: the addresses to which handlers return. A C library has one.
 #[cfg(target_arch = "x86_64")]
-fn is_frame(at: usize) -> bool {
-    // After the return address: flags, link and stack of the context, then its registers from r8 on.
-    const RIP: usize = 8 + 40 + 16 * 8;
-    const USER_CODE: u64 = 0x33;
-    let mut words = [0u64; 3];
-    call::peek_words(at + RIP, &mut words).is_ok()
-        && words[0] != 0
-        && words[1] & 2 != 0
-        && words[2] & 0xffff == USER_CODE
-}
+struct Marks([u64; 4]);
 
-/// Elsewhere a handler's frame does not begin so: careful.
-#[cfg(not(target_arch = "x86_64"))]
-const fn finds_frame(_from: usize, _to: usize) -> Option<bool> {
-    Some(true)
-}
-
-/// The addresses to which handlers return. A C library has one.
 #[cfg(target_arch = "x86_64")]
-fn restorers() -> [u64; 4] {
-    let mut known = [0; 4];
-    let mut n = 0;
-    for signal in 1..=64 {
-        let restorer = call::restorer(signal).unwrap_or(0);
-        if restorer != 0 && !known.contains(&restorer) && n < known.len() {
-            known[n] = restorer;
-            n += 1;
+impl Marks {
+    fn new() -> Self {
+        let mut known = [0; 4];
+        let mut n = 0;
+        for signal in 1..=64 {
+            let restorer = call::restorer(signal).unwrap_or(0);
+            if restorer != 0 && !known.contains(&restorer) && n < known.len() {
+                known[n] = restorer;
+                n += 1;
+            }
         }
+        Self(known)
     }
-    known
+
+    fn has(&self, word: u64) -> bool {
+        word != 0 && self.0.contains(&word)
+    }
+
+    /// Whether the words after such an address are what the kernel writes there, and not what was left on the stack by
+    /// a frame that is gone: the saved `rip`, `eflags` (of which bit 1 is always set) and code segment.
+    fn is_frame(at: usize) -> bool {
+        // After the return address: flags, link and stack of the context, then its registers from r8 on.
+        const RIP: usize = 8 + 40 + 16 * 8;
+        const USER_CODE: u64 = 0x33;
+        let mut words = [0u64; 3];
+        call::peek_words(at + RIP, &mut words).is_ok()
+            && words[0] != 0
+            && words[1] & 2 != 0
+            && words[2] & 0xffff == USER_CODE
+    }
+}
+
+/// The word by which a handler's frame is found. The address to which a handler returns is no part of the frame here,
+/// and where the handler has put it down it may be signed.
+#[cfg(target_arch = "aarch64")]
+struct Marks;
+
+#[cfg(target_arch = "aarch64")]
+impl Marks {
+    /// Magic and size of the record of the floating-point registers, which is always the first behind the others
+    /// (`FPSIMD_MAGIC` and `struct fpsimd_context` of Linux's `asm/sigcontext.h`).
+    const RECORD: u64 = 0x210 << 32 | 0x4650_8001;
+
+    const fn new() -> Self {
+        Self
+    }
+
+    const fn has(&self, word: u64) -> bool {
+        word == Self::RECORD
+    }
+
+    /// Whether the words before it are what the kernel writes there: the saved `sp`, `pc` and `pstate`, whose mode is
+    /// that of programs.
+    fn is_frame(at: usize) -> bool {
+        // The record is aligned to 16, and 8 bytes are between.
+        const SP_BEFORE: usize = 3 * 8 + 8;
+        const MODE: u64 = 0x1f;
+        let mut words = [0u64; 3];
+        at.checked_sub(SP_BEFORE).is_some_and(|sp| call::peek_words(sp, &mut words).is_ok())
+            && words[0] != 0
+            && words[1] != 0
+            && words[2] & MODE == 0
+    }
 }
 
 /// Whether this thread is on the stack that it has set up for handlers.
@@ -185,7 +219,6 @@ mod tests {
         on_a_fresh_stack(|| assert!(!goes_on(deeper(20))));
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_frame_that_has_returned_does_not_go_on() {
         on_a_fresh_stack(|| {

@@ -249,9 +249,6 @@ fn check(module: &str, case: &str) {
 }
 
 fn check_at(case: &str, host: &str, ways: &[(&str, Ends)]) {
-    if !cfg!(target_arch = "x86_64") && case == "jump_at_any_moment" {
-        return e2e::run::skipped("that a call was left by a jump is found out on x86-64 only");
-    }
     let wrong = differences_of(case, host, ways);
     match KNOWN.iter().find(|(known, ..)| *known == case) {
         Some((_, why, lines)) if !wrong.is_empty() => {

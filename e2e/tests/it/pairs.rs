@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use e2e::calls;
-use e2e::run::{BoardDir, eventually, skipped};
+use e2e::run::{BoardDir, eventually};
 use e2e::targets::pair::{End, Worlds, worlds};
 use local::beside::Beside;
 use local::conn::{Conn, Got, Put, reg_flags};
@@ -114,15 +114,6 @@ fn a_send_that_was_left_is_counted_by_the_kernel() {
     theirs.close();
 }
 
-/// Whether it is found out that a lock was left by a jump; where it is not, says so.
-fn jumps_are_seen() -> bool {
-    let seen = cfg!(target_arch = "x86_64");
-    if !seen {
-        skipped("that a call was left by a jump is found out on x86-64 only");
-    }
-    seen
-}
-
 /// Leaves a lock as a jump out of a handler does.
 fn leave(word: &AtomicU32) {
     std::mem::forget(lock::lock(word));
@@ -144,9 +135,6 @@ fn goes_on_by_tcp(ours: End, theirs: End) {
 /// sent again, where it would be taken for a byte of the program.
 #[test]
 fn a_doorbell_that_was_sent_when_a_jump_came_is_not_sent_again() {
-    if !jumps_are_seen() {
-        return;
-    }
     let worlds = worlds();
     let [ours, theirs] = worlds.connect();
     let half = ours.half();
@@ -168,9 +156,6 @@ fn a_doorbell_that_was_sent_when_a_jump_came_is_not_sent_again() {
 /// The same before it has been sent: it is still owed.
 #[test]
 fn a_doorbell_that_was_not_sent_when_a_jump_came_is_owed() {
-    if !jumps_are_seen() {
-        return;
-    }
     let worlds = worlds();
     let [ours, theirs] = worlds.connect();
     let half = ours.half();
@@ -191,9 +176,6 @@ fn a_doorbell_that_was_not_sent_when_a_jump_came_is_owed() {
 /// bytes of the program.
 #[test]
 fn doorbells_that_were_taken_when_a_jump_came_are_counted() {
-    if !jumps_are_seen() {
-        return;
-    }
     let worlds = worlds();
     let [ours, theirs] = worlds.connect();
     for text in [b"one", b"two"] {
@@ -218,9 +200,6 @@ fn doorbells_that_were_taken_when_a_jump_came_are_counted() {
 /// Nor does a descriptor that does not wait answer for ever that there is nothing.
 #[test]
 fn locks_that_were_left_do_not_stop_a_connection() {
-    if !jumps_are_seen() {
-        return;
-    }
     let worlds = worlds();
     let [ours, theirs] = worlds.connect();
     leave(&ours.half().tx_lock);
