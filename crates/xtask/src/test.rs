@@ -70,7 +70,7 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
     }
     let begin = Instant::now();
     ahead.into_iter().for_each(Ahead::go_on);
-    let reports = Plan::new(options.quick).run();
+    let reports = Plan::new(options.quick, options.install).run();
     let is_judged = options.install;
     Ok(conclude(&reports, begin.elapsed(), is_judged.then(|| start.elapsed())))
 }

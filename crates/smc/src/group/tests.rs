@@ -6,7 +6,8 @@ use super::*;
 use crate::eid::Eid;
 use crate::limits::Config;
 use crate::llc::{
-    AddLink, ConfirmLink, ConfirmRkey, DeleteRkey, DeleteRkeyAnswer, LinkKey, RejectReason,
+    AddLink, ConfirmLink, ConfirmRkey, ConfirmRkeyCont, DeleteRkey, DeleteRkeyAnswer, LinkKey,
+    RejectReason,
 };
 use crate::name::{Mac, Mtu, Psn, Qpn, RKey};
 
@@ -147,6 +148,20 @@ fn a_silent_link_is_tested_and_then_given_up() {
     group.on_deadline(after(63_000));
     let want = [Action::LinkDown(FIRST), Action::Terminated(Terminated::NoLink)];
     assert_eq!(all(&mut group), want.map(Did::Do));
+}
+
+/// Links are three at most, so nothing is continued (RFC 7609 appendix A.3.6): as to Linux it is nothing, and no end.
+#[test]
+fn a_continuation_of_keys_is_left_aside() {
+    let mut group = client(true, 2);
+    let keys = [LinkKey { link: 1, rkey: RKey(7), vaddr: 0 }; 3];
+    for response in [false, true] {
+        let cont = ConfirmRkeyCont { left: 9, keys, negative: false, retry: false };
+        let heard = hear(&mut group, FIRST, response, Body::ConfirmRkeyCont(cont), START);
+        assert_eq!((heard, all(&mut group)), (Received::Control, vec![]));
+    }
+    hear(&mut group, FIRST, false, Body::TestLink([7; 16]), START);
+    assert_eq!(all(&mut group), [Did::Say(FIRST, true, Body::TestLink([7; 16]))]);
 }
 
 #[test]

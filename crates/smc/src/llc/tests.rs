@@ -29,6 +29,22 @@ fn version_1_has_what_version_2_has_not() {
 }
 
 #[test]
+fn keys_are_continued_in_a_message_of_their_own() {
+    let key = |link| LinkKey { link, rkey: RKey(0x0102_0304), vaddr: 0x0506_0708 };
+    let keys = [key(4), key(5), key(6)];
+    for (negative, retry, flags) in [(false, false, 0x80), (true, false, 0xa0), (true, true, 0xb0)]
+    {
+        let cont = ConfirmRkeyCont { left: 3, keys, negative, retry };
+        roundtrip(Version::V2, true, Body::ConfirmRkeyCont(cont), 44);
+        let bytes =
+            Message { version: Version::V2, response: true, body: Body::ConfirmRkeyCont(cont) };
+        let bytes = bytes.emit();
+        assert_eq!(bytes[..5], [0x28, 44, 0, flags, 3]);
+        assert_eq!(bytes[5..18], [4, 1, 2, 3, 4, 0, 0, 0, 0, 5, 6, 7, 8]);
+    }
+}
+
+#[test]
 fn longer_messages() {
     let keys = vec![NewKey::default(); 255];
     let v2 = AddLinkV2 { keys, ..AddLinkV2::default() };

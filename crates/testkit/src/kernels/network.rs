@@ -16,6 +16,11 @@ pub const PREFIX: u8 = 24;
 /// The bridge's name.
 pub const BRIDGE: &str = "br0";
 
+/// The port of RoCEv2.
+const ROCE: u16 = 4791;
+/// The table of what is lost.
+const LOSSES: &str = "losses";
+
 /// A namespace with a bridge. It is removed when this is dropped.
 #[derive(Debug)]
 pub struct Network {
@@ -66,6 +71,35 @@ impl Network {
         self.ip(&format!("link set {port} {state}"))
     }
 
+    /// From now on loses packets of RoCEv2 at a port, each way one of so many, by chance. Wants `nft`.
+    ///
+    /// # Errors
+    ///
+    /// What `nft` says.
+    pub fn lose(&self, port: &str, one_of: u32) -> io::Result<()> {
+        let chain = |hook: &str| {
+            format!(
+                "chain {hook} {{\n type filter hook {hook} device \"{port}\" priority 0\n \
+                 udp dport {ROCE} numgen random mod {one_of} 0 counter drop\n }}\n"
+            )
+        };
+        let [from, to] = ["ingress", "egress"].map(chain);
+        let rules = format!("table netdev {LOSSES} {{\n{from}{to}}}\n");
+        succeed(self.command("nft").arg(rules))
+    }
+
+    /// Loses no more. Answers how many packets were lost that came from the port, and that went to it.
+    ///
+    /// # Errors
+    ///
+    /// What `nft` says, or if nothing was to be lost.
+    pub fn lose_no_more(&self) -> io::Result<[u64; 2]> {
+        let output = self.command("nft").args(["list", "table", "netdev", LOSSES]).output()?;
+        succeed(self.command("nft").args(["delete", "table", "netdev", LOSSES]))?;
+        let listed = String::from_utf8_lossy(&output.stdout).into_owned();
+        counted(&listed).ok_or_else(|| io::Error::other(format!("no two counters in {listed}")))
+    }
+
     /// The name of the namespace, for `ip netns exec`.
     #[must_use]
     pub fn namespace(&self) -> &str {
@@ -109,6 +143,17 @@ impl Network {
     }
 }
 
+/// The two counters of packets in a listing of `nft`.
+fn counted(listed: &str) -> Option<[u64; 2]> {
+    let words: Vec<&str> = listed.split_whitespace().collect();
+    let of = |words: &[&str]| match words {
+        ["counter", "packets", number, ..] => number.parse().ok(),
+        _ => None,
+    };
+    let found: Vec<u64> = words.windows(3).filter_map(of).collect();
+    found.try_into().ok()
+}
+
 fn succeed(command: &mut Command) -> io::Result<()> {
     let output = command.output()?;
     if output.status.success() {
@@ -116,4 +161,18 @@ fn succeed(command: &mut Command) -> io::Result<()> {
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     Err(io::Error::other(format!("{command:?}: {said}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_found_where_nft_lists_them() {
+        let chain =
+            |n| format!("chain c {{\n\tudp dport 4791 counter packets {n} bytes 9 drop\n}}\n");
+        assert_eq!(counted(&(chain(3) + &chain(40))), Some([3, 40]));
+        assert_eq!(counted(&chain(3)), None);
+        assert_eq!(counted(""), None);
+    }
 }

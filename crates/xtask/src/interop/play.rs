@@ -9,11 +9,11 @@ use anyhow::{Context, bail, ensure};
 use testkit::kernels::capture::{Capture, Captured, HEADERS};
 use testkit::kernels::ending::Directory;
 use testkit::kernels::guest::{Guest, Image, Shape};
-use testkit::kernels::network::{HOST, Network};
+use testkit::kernels::network::{HOST, HOST_TOO, Network};
 use testkit::kernels::state::{Connection, Mode, State};
 
 use super::program::{Host, Program};
-use super::scenario::{Case, Ending, Event, ONE_VECTOR, Path, Peer};
+use super::scenario::{Case, Ending, Event, From, ONE_VECTOR, Packets, Path, Peer};
 use super::shunt::{self, Engine};
 
 /// The name of a file that is there when clients may go on.
@@ -45,6 +45,11 @@ pub(super) struct Stage {
     port: u16,
 }
 
+/// Of a guest's cards: the second is for a second link.
+fn addresses(last: u8) -> [Ipv4Addr; 2] {
+    [last, last + 10].map(|last| Ipv4Addr::new(10, 99, 0, last))
+}
+
 /// A kernel does not give up what the case before has left, so that the next one did not begin.
 #[derive(Debug)]
 pub(super) struct Stale;
@@ -63,15 +68,22 @@ struct End<'a> {
     meets_shunt: bool,
 }
 
+impl End<'_> {
+    fn address(&self) -> Ipv4Addr {
+        self.guest.map_or(HOST, Guest::address)
+    }
+
+    /// Those that its cards have.
+    fn addresses(&self) -> [Ipv4Addr; 2] {
+        self.guest.map_or([HOST, HOST_TOO], |guest| addresses(guest.address().octets()[3]))
+    }
+}
+
 impl Stage {
     /// Boots both guests at a time.
     pub(super) fn boot(image: &Image, built: &FilePath, limit: Duration) -> anyhow::Result<Self> {
         let network = Network::new().context("a network namespace with a bridge")?;
-        let shape = |name: &str, last: u8| {
-            // The second is for a second link.
-            let addresses = [last, last + 10].map(|last| Ipv4Addr::new(10, 99, 0, last)).into();
-            Shape::small(name, addresses, limit)
-        };
+        let shape = |name: &str, last: u8| Shape::small(name, addresses(last).into(), limit);
         let a = Guest::switch_on(&network, image, shape("a", 1))?;
         let b = Guest::switch_on(&network, image, shape("b", 2))?;
         for guest in [&a, &b] {
@@ -105,12 +117,13 @@ impl Stage {
         let file = keep.unwrap_or_else(|| self.directory.path()).join(name);
         let limit = Duration::from_secs(case.limit_s);
         let capture = Capture::start(&self.network, &file, HEADERS, limit * 2)?;
-        let played = self.play_programs(case, &client, &server, limit);
+        let played = self.play_lossy(case, &client, &server, limit);
         for guest in &self.guests {
             self.network.connect(&guest.port(0), true)?;
         }
         let captured = capture.stop()?;
-        let judged = played.and_then(|()| judge(case, &captured));
+        let ends = [&client, &server].map(End::addresses);
+        let judged = played.and_then(|()| judge(case, &captured, ends));
         if keep.is_none() {
             let _ = std::fs::remove_file(&captured.file);
         }
@@ -145,6 +158,26 @@ impl Stage {
             script += &format!(" && smcpeer add-eid {eid}");
         }
         guest.check(&script).context("cannot reset the kernel's SMC").map(drop)
+    }
+
+    /// With the losses of the case, at the port of one guest.
+    fn play_lossy(
+        &self,
+        case: &Case,
+        client: &End<'_>,
+        server: &End<'_>,
+        limit: Duration,
+    ) -> anyhow::Result<()> {
+        if case.loses_one_of == 0 {
+            return self.play_programs(case, client, server, limit);
+        }
+        let guest = client.guest.or(server.guest).context("nobody has a cable")?;
+        self.network.lose(&guest.port(0), case.loses_one_of).context("nothing can be lost")?;
+        let played = self.play_programs(case, client, server, limit);
+        let lost = self.network.lose_no_more()?;
+        played?;
+        ensure!(!lost.contains(&0), "packets that were lost, each way: {lost:?}");
+        Ok(())
     }
 
     fn play_programs(
@@ -224,7 +257,7 @@ impl Stage {
         engine: Option<&Engine>,
         limit: Duration,
     ) -> anyhow::Result<()> {
-        let to = server.guest.map_or(HOST, Guest::address);
+        let to = server.address();
         let go = self.gate(client)?;
         let words = format!("visit {to} {} --until {} {}", self.port, go.display(), case.visit);
         let mut visiting = self.start(client, &words, limit).context("client")?;
@@ -472,14 +505,29 @@ fn check_connection(case: &Case, connection: &Connection, side: Side) -> anyhow:
     Ok(())
 }
 
-fn judge(case: &Case, captured: &Captured) -> anyhow::Result<()> {
+fn judge(
+    case: &Case,
+    captured: &Captured,
+    [client, server]: [[Ipv4Addr; 2]; 2],
+) -> anyhow::Result<()> {
     // Of kernels as of us: so what we send is measured by what they do.
     let warnings = captured.warnings()?;
     ensure!(warnings.is_empty(), "Wireshark warns: {}", warnings.join("; "));
     let capable = captured.fields(CAPABLE, &["frame.number", "ip.src"])?;
     ensure!(capable.is_empty(), "congestion marks towards a kernel: {}", capable.join("; "));
-    for filter in case.packets {
-        ensure!(captured.count(filter)? > 0, "no packet for which {filter}");
+    for Packets { from, filter } in case.packets {
+        let of = |[one, other]: [Ipv4Addr; 2]| {
+            format!("(ip.src == {one} || ip.src == {other}) && {filter}")
+        };
+        let filters = match from {
+            From::Client => vec![of(client)],
+            From::Server => vec![of(server)],
+            From::Each => vec![of(client), of(server)],
+            From::Any => vec![(*filter).to_owned()],
+        };
+        for filter in filters {
+            ensure!(captured.count(&filter)? > 0, "no packet for which {filter}");
+        }
     }
     Ok(())
 }

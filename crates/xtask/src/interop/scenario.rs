@@ -79,6 +79,51 @@ pub(super) enum Ending {
     Over,
 }
 
+/// In which runs a case is tried: in those that have more time, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum When {
+    /// With the tests, each time.
+    Smoke,
+    /// When there is little time.
+    Quick,
+    /// In a whole run.
+    Whole,
+}
+
+/// Who has sent a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum From {
+    Client,
+    Server,
+    /// Both have sent such packets.
+    Each,
+    /// Either has.
+    Any,
+}
+
+/// What has to be in the capture: packets that a filter lets pass.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Packets {
+    pub(super) from: From,
+    pub(super) filter: &'static str,
+}
+
+const fn of_client(filter: &'static str) -> Packets {
+    Packets { from: From::Client, filter }
+}
+
+const fn of_server(filter: &'static str) -> Packets {
+    Packets { from: From::Server, filter }
+}
+
+const fn of_each(filter: &'static str) -> Packets {
+    Packets { from: From::Each, filter }
+}
+
+const fn of_any(filter: &'static str) -> Packets {
+    Packets { from: From::Any, filter }
+}
+
 /// One thing to try.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
@@ -102,12 +147,12 @@ pub(super) struct Case {
     pub(super) event: Event,
     pub(super) client: Ending,
     pub(super) server: Ending,
-    /// Filters for packets that have to be in the capture.
-    pub(super) packets: &'static [&'static str],
+    pub(super) packets: &'static [Packets],
+    /// Of how many packets of RoCEv2 one is lost, each way, by chance; 0: none is.
+    pub(super) loses_one_of: u32,
     pub(super) limit_s: u64,
-    /// Also when there is little time.
-    pub(super) quick: bool,
-    /// Then also between two kernels, to show that the stage is right.
+    pub(super) when: When,
+    /// When there is little time also between two kernels, to show that the stage is right.
     pub(super) proof: bool,
 }
 
@@ -140,8 +185,9 @@ const USUAL: Case = Case {
     client: Ending::Done,
     server: Ending::Done,
     packets: &[],
+    loses_one_of: 0,
     limit_s: 60,
-    quick: true,
+    when: When::Quick,
     proof: false,
 };
 
@@ -157,14 +203,13 @@ const CDC: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe";
 const SENDING_DONE: &str =
     "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe && frame[79] & 80";
 const ABORT: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe && frame[79] & 20";
-/// From the host, where the engine is.
-const DELETE_LINK_OF_HOST: &str =
-    "ip.src == 10.99.0.254 && udp.dstport == 4791 && frame[42] == 04 && frame[54] == 24";
 /// The first message of a connection on the link that is left (RFC 7609 4.6.1).
 const FAILOVER: &str =
     "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe && frame[78] & 08";
 const URGENT: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe && frame[78] & 60";
 const BLOCKED: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe && frame[78] & 80";
+/// ACKNOWLEDGE whose syndrome says that a packet is missing (IBTA 9.7.5.2.8).
+const NOT_ACKNOWLEDGED: &str = "udp.dstport == 4791 && frame[42] == 11 && frame[54] == 60";
 /// TCP segments with the option of SMC.
 const OPTION: &str = "tcp.flags.syn == 1 && tcp.options.experimental.exid == 0xe2d4";
 
@@ -176,7 +221,7 @@ const FAILOVER_CASE: Case = Case {
     test_link_s: 2,
     links: 2,
     event: Event::PullCable,
-    packets: &[ADD_LINK, FAILOVER],
+    packets: &[of_each(ADD_LINK), of_any(FAILOVER)],
     ..USUAL
 };
 
@@ -188,8 +233,21 @@ const LOST_LINK: Case = Case {
     test_link_s: 6,
     event: Event::PlugAgain,
     limit_s: 120,
-    quick: false,
+    when: When::Whole,
     ..FAILOVER_CASE
+};
+
+/// The engine says to its peers that it ends.
+const STOPPED: Case = Case {
+    name: "engine stopped",
+    pairs: &[[Peer::Kernel, Peer::Shunt]],
+    visit: "--rounds 1000 --pause-ms 100",
+    event: Event::StopEngine,
+    client: Ending::Broken,
+    // A kernel's program that reads sees an end.
+    server: Ending::Over,
+    packets: &[of_server(DELETE_LINK)],
+    ..USUAL
 };
 
 /// All that is tried, in this order.
@@ -197,7 +255,8 @@ pub(super) const CASES: &[Case] = &[
     Case {
         name: "echo",
         visit: "--purpose echo",
-        packets: &[OPTION, CONFIRM_LINK, CDC, SENDING_DONE],
+        packets: &[of_each(OPTION), of_each(CONFIRM_LINK), of_each(CDC), of_client(SENDING_DONE)],
+        when: When::Smoke,
         proof: true,
         ..USUAL
     },
@@ -205,42 +264,63 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "one byte to the client", visit: "--purpose source --bytes 1", ..USUAL },
     Case { name: "1 MB to the server", visit: "--purpose sink --bytes 1048576", ..USUAL },
     Case { name: "1 MB to the client", visit: "--purpose source --bytes 1048576", ..USUAL },
-    Case { name: "1 MB both ways", visit: "--purpose both --bytes 1048576", ..USUAL },
+    Case {
+        name: "1 MB both ways",
+        visit: "--purpose both --bytes 1048576",
+        when: When::Smoke,
+        ..USUAL
+    },
     // Not a multiple of anything, so that the ring's end is met at every offset.
     Case { name: "odd sizes to and fro", visit: "--bytes 7919 --rounds 50", ..USUAL },
     Case {
         name: "64 MB to the server",
         visit: "--purpose sink --bytes 67108864",
         limit_s: 240,
-        quick: false,
+        when: When::Whole,
         ..USUAL
     },
     Case {
         name: "64 MB to the client",
         visit: "--purpose source --bytes 67108864",
         limit_s: 240,
-        quick: false,
+        when: When::Whole,
         ..USUAL
     },
     Case {
         name: "64 MB both ways",
         visit: "--purpose both --bytes 67108864",
         limit_s: 480,
-        quick: false,
+        when: When::Whole,
         ..USUAL
     },
     Case {
         name: "half close",
         // The server sends all of it after it has seen the end.
         visit: "--purpose after --bytes 300000 --delay-ms 500",
-        packets: &[SENDING_DONE],
+        packets: &[of_client(SENDING_DONE)],
+        when: When::Smoke,
         ..USUAL
     },
-    Case { name: "abort", visit: "--purpose abort", packets: &[ABORT], ..USUAL },
+    Case {
+        name: "abort",
+        visit: "--purpose abort",
+        packets: &[of_server(ABORT)],
+        when: When::Smoke,
+        ..USUAL
+    },
+    Case {
+        name: "abort by the client",
+        // What it has asked for comes, and it does not read it.
+        visit: "--purpose source --bytes 300000 --abort",
+        server: Ending::Over,
+        packets: &[of_client(ABORT)],
+        ..USUAL
+    },
     Case {
         name: "urgent byte",
         visit: "--purpose urgent --bytes 1000",
-        packets: &[URGENT],
+        packets: &[of_client(URGENT)],
+        when: When::Smoke,
         ..USUAL
     },
     Case {
@@ -249,13 +329,29 @@ pub(super) const CASES: &[Case] = &[
         serve: "--send-buffer 16384 --receive-buffer 16384",
         engine: &["--send-buffer", "16K", "--receive-buffer", "16K"],
         rmb: Some(16384),
-        packets: &[BLOCKED],
+        packets: &[of_each(BLOCKED)],
         ..USUAL
     },
     Case {
         name: "slow reader",
         visit: "--purpose sink --bytes 300000 --delay-ms 1500",
-        packets: &[BLOCKED],
+        packets: &[of_client(BLOCKED)],
+        ..USUAL
+    },
+    Case {
+        name: "1 of 100 packets lost",
+        visit: "--purpose both --bytes 4194304",
+        loses_one_of: 100,
+        packets: &[of_each(NOT_ACKNOWLEDGED)],
+        limit_s: 120,
+        ..USUAL
+    },
+    Case {
+        name: "1 of 20 packets lost, to and fro",
+        visit: "--bytes 7919 --rounds 100",
+        loses_one_of: 20,
+        limit_s: 120,
+        when: When::Whole,
         ..USUAL
     },
     Case { name: "ten connections", visit: "--connections 10 --bytes 1000", ..USUAL },
@@ -266,21 +362,21 @@ pub(super) const CASES: &[Case] = &[
         engine: ONE_VECTOR,
         path: Path::Smc { groups: 2 },
         limit_s: 180,
-        quick: false,
+        when: When::Whole,
         ..USUAL
     },
     Case {
         name: "idle past the link test",
         visit: "--rounds 2 --pause-ms 6000",
         test_link_s: 2,
-        packets: &[TEST_LINK],
+        packets: &[of_each(TEST_LINK)],
         ..USUAL
     },
     Case {
         name: "link deleted, then again",
         visit: "--bytes 100000",
         event: Event::Forget,
-        packets: &[DELETE_LINK],
+        packets: &[of_each(DELETE_LINK)],
         ..USUAL
     },
     Case {
@@ -299,7 +395,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         pairs: &[[Peer::Shunt, Peer::Kernel]],
         name: "a lost link, which the client asks for",
-        packets: &[ADD_LINK, FAILOVER, REQUEST_ADD_LINK],
+        packets: &[of_each(ADD_LINK), of_any(FAILOVER), of_client(REQUEST_ADD_LINK)],
         ..LOST_LINK
     },
     LOST_LINK,
@@ -319,17 +415,8 @@ pub(super) const CASES: &[Case] = &[
         server: Ending::Over,
         ..USUAL
     },
-    Case {
-        name: "engine stopped",
-        pairs: SHUNT_AND_KERNEL,
-        visit: "--rounds 1000 --pause-ms 100",
-        event: Event::StopEngine,
-        client: Ending::Broken,
-        // A kernel's program that reads sees an end.
-        server: Ending::Over,
-        packets: &[DELETE_LINK_OF_HOST],
-        ..USUAL
-    },
+    STOPPED,
+    Case { pairs: &[[Peer::Shunt, Peer::Kernel]], packets: &[of_client(DELETE_LINK)], ..STOPPED },
     Case {
         name: "engine killed",
         pairs: SHUNT_AND_KERNEL,
@@ -359,6 +446,7 @@ pub(super) const CASES: &[Case] = &[
         visit: "--bytes 100000",
         eids: [Some(EID), Some(OTHER_EID)],
         path: Path::Declined(NO_DEVICE),
+        when: When::Smoke,
         proof: true,
         ..USUAL
     },
@@ -387,9 +475,15 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 impl Case {
-    /// Whether the case is tried with the pair when there is little time.
-    pub(super) fn is_quick(&self, pair: [Peer; 2]) -> bool {
-        self.quick && (self.proof || pair != [Peer::Kernel; 2])
+    /// Whether the case is tried with the pair in such a run.
+    pub(super) fn is_due(&self, pair: [Peer; 2], run: When) -> bool {
+        let of_us = pair.contains(&Peer::Shunt);
+        self.when <= run
+            && match run {
+                When::Smoke => of_us,
+                When::Quick => self.proof || pair != [Peer::Kernel; 2],
+                When::Whole => true,
+            }
     }
 }
 

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 
 use super::tally::{Reader, Tally};
 use crate::workspace_root;
-use crate::{install, torture};
+use crate::{install, interop, torture};
 
 /// How a step ended.
 #[derive(Debug)]
@@ -100,7 +100,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 // The limits end what hangs: they are several times what a step takes on two slow cores with other work.
 
 impl Plan {
-    pub(crate) fn new(quick: bool) -> Self {
+    /// `install`: what a step alone wants may be fetched when it is its turn.
+    pub(crate) fn new(quick: bool, install: bool) -> Self {
         let target = target_dir();
         let first = vec![
             step("formatting", 5, formatting()),
@@ -134,6 +135,7 @@ impl Plan {
             step("what a newcomer is shown", 5, Ok(demonstration(&[]))),
             step("what one without nginx is shown", 5, Ok(demonstration(&["--built-here"]))),
             later("lost wake-ups", 10, move || Ok(watched(&target))),
+            later("beside real Linux kernels", 10, move || beside_kernels(install)),
         ];
         turns.push(Turn::Beside { one: waits, others: compute });
         turns.extend(last.map(Turn::One));
@@ -338,6 +340,12 @@ fn serving(program: &Path) -> Result<Command, String> {
         }
     }
     Ok(cargo(&["xtask", "torture", "--smoke", "--no-build"]))
+}
+
+/// SMC-R with the kernel of emulated machines: what is essential.
+fn beside_kernels(install: bool) -> Result<Command, String> {
+    interop::cannot_run(install)
+        .map_or_else(|| Ok(cargo(&["xtask", "interop", "--smoke", "--no-build"])), Err)
 }
 
 fn component(subcommand: &str, name: &str) -> Result<(), String> {

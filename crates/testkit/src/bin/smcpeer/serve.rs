@@ -63,7 +63,7 @@ fn serve(mut stream: TcpStream) -> anyhow::Result<String> {
             drop(stream);
             return Ok("abort done".to_owned());
         }
-        Purpose::Urgent => return urgent(&mut stream, request.bytes),
+        Purpose::Urgent => return urgent(&mut stream, theirs, request.bytes),
     };
     Ok(format!("{purpose:?} bytes={done} done").to_lowercase())
 }
@@ -153,16 +153,13 @@ pub(crate) fn both(
 }
 
 /// Takes the urgent byte, then what is before and behind it, and tells the client of both.
-fn urgent(stream: &mut TcpStream, bytes: u64) -> anyhow::Result<String> {
+fn urgent(stream: &mut TcpStream, theirs: Pattern, bytes: u64) -> anyhow::Result<String> {
     let byte = socket::receive_urgent(stream, URGENT_LIMIT_MS).context("read the urgent byte")?;
     let byte = byte.context("no urgent byte comes")?;
-    let mut block = vec![0; BLOCK];
-    let mut rest = 0;
-    while rest < bytes {
-        let n = read(stream, &mut block).context("read the rest")?;
-        ensure!(n > 0, "the stream ends at {rest}");
-        rest += n as u64;
-    }
+    // What is before it, and what is behind.
+    let half = bytes / 2;
+    let mut rest = check(stream, theirs, Some(half)).context("before the urgent byte")?;
+    rest += check(stream, theirs, Some(bytes - half)).context("behind the urgent byte")?;
     stream.write_all(&[byte]).context("tell the byte")?;
     stream.write_all(&rest.to_le_bytes()).context("tell the count")?;
     Ok(format!("urgent byte={byte} bytes={rest} done"))

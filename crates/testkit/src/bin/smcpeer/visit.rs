@@ -45,7 +45,7 @@ pub(crate) struct Visit {
     /// When all are connected, wait until this file exists
     #[arg(long)]
     until: Option<PathBuf>,
-    /// Close at once instead of in order when all is done
+    /// Close at once instead of in order when all is done; with source, when something is there to read
     #[arg(long)]
     abort: bool,
 }
@@ -93,6 +93,11 @@ impl Visit {
                 ensure!(told == bytes, "the server got {told} bytes, not {bytes}");
                 end(stream)?;
                 Ok(bytes)
+            }
+            // Something must be there that nobody reads.
+            Purpose::Source if self.abort => {
+                stream.peek(&mut [0]).context("wait for bytes")?;
+                Ok(0)
             }
             Purpose::Source => {
                 check(stream, theirs, Some(bytes))?;
