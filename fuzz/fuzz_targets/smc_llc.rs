@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use smc::cdc::Cdc;
 use smc::clc::RdmaAnswer;
 use smc::group::{Action, BufferId, Group, LinkBuffer, LinkEnd, LinkSlot, Role};
 use smc::handshake::{PeerEnd, Proposed, Terms};
@@ -105,6 +106,12 @@ fn confirm(group: &mut Group) {
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Ok(message) = Message::parse(bytes) {
         assert_eq!(Message::parse(&message.emit()), Ok(message));
+    }
+    if let Ok(cdc) = Cdc::parse(bytes) {
+        let again = cdc.emit();
+        assert_eq!(Cdc::parse(&again), Ok(cdc));
+        let len = bytes.len().min(again.len());
+        assert_eq!(again[..len], bytes[..len]);
     }
     let Some((choice, mut rest)) = bytes.split_first() else { return };
     let max_links = if choice & 4 == 0 { 2 } else { 1 };

@@ -22,6 +22,7 @@ mod files;
 mod going;
 mod handed;
 mod interrupted;
+mod knobs;
 mod late;
 mod meeting;
 mod peers;

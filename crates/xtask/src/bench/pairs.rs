@@ -45,7 +45,7 @@ impl Pairs {
     }
 }
 
-fn median(mut figures: Vec<f64>) -> Option<f64> {
+pub(super) fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_unstable_by(f64::total_cmp);
     let upper = *figures.get(figures.len() / 2)?;
     let lower = *figures.get(figures.len().checked_sub(1)? / 2)?;

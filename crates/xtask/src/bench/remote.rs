@@ -12,7 +12,7 @@ use anyhow::{Context, ensure};
 use testkit::hosts::{self, Host, Hosts};
 
 use super::load::Load;
-use super::pairs::Better;
+use super::pairs::{Better, median};
 use super::report::{Book, Line, Outcome};
 use super::rows::{self, Row};
 use super::stage::{self, Board, Running, Stage, Way};
@@ -35,6 +35,9 @@ const TOLD: Duration = Duration::from_millis(300);
 /// Of all connections, so many must be SMC-R's where nothing is left to TCP: a client is cut off in the middle of a
 /// handshake when its time is up.
 const CARRIED: f64 = 0.95;
+
+/// Of the rate of few short connections at a time that of many: flat or rising.
+const FLAT: f64 = 0.9;
 
 /// Runs `cargo xtask bench remote`.
 ///
@@ -72,10 +75,16 @@ pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
         if rows.is_empty() {
             continue;
         }
+        let every_one = !settings.is_empty();
         let engines = Engines::start(&bench.stage, settings)?;
-        rows.iter().for_each(|row| measure(&mut bench, &engines, row, !settings.is_empty()));
+        let mut short = Vec::new();
+        for row in &rows {
+            let rate = measure(&mut bench, &engines, row, every_one);
+            short.extend(rate.filter(|_| is_short(row)).map(|rate| (row, rate)));
+        }
         bench.stop_servers();
         drop(engines);
+        tell_growth(&mut bench, &short, (!every_one).then_some(FLAT));
     }
     if !one_board.is_empty() {
         bench.stage.share(Board::across()?);
@@ -141,15 +150,17 @@ fn chosen(options: &Options, mut rows: Vec<Row>) -> Vec<Row> {
 }
 
 /// Measures a row, and of its connections how many SMC-R has carried: a ratio says nothing of SMC-R where programs
-/// fell back to TCP. `every_one`: none may be left to TCP because it may be short.
-fn measure(bench: &mut Bench<'_>, engines: &Engines, row: &Row, every_one: bool) {
+/// fell back to TCP. `every_one`: none may be left to TCP because it may be short. Answers our median.
+fn measure(bench: &mut Bench<'_>, engines: &Engines, row: &Row, every_one: bool) -> Option<f64> {
     if bench.obstacle(row).is_some() {
-        return bench.measure(row);
+        bench.measure(row);
+        return None;
     }
     // A client that wants a number of requests is asked first how fast it is: those connections do not count.
     if let Err(error) = bench.run(row, Way::Shunt, Way::Shunt, false) {
         let outcome = Outcome::Failed(format!("{error:#}"));
-        return bench.tell(row.name.clone(), row.unit, outcome);
+        bench.tell(row.name.clone(), row.unit, outcome);
+        return None;
     }
     let before = engines.carried(&bench.stage);
     let pairs = match bench.pairs(row) {
@@ -157,15 +168,15 @@ fn measure(bench: &mut Bench<'_>, engines: &Engines, row: &Row, every_one: bool)
         Err(error) => {
             bench.stop_servers();
             let outcome = Outcome::Failed(format!("{error:#}"));
-            return bench.tell(row.name.clone(), row.unit, outcome);
+            bench.tell(row.name.clone(), row.unit, outcome);
+            return None;
         }
     };
     let carried = before.and_then(|before| Ok(engines.carried(&bench.stage)? - before));
     bench.tell_pairs(row, &pairs);
     let made: Option<f64> = pairs.iter().map(|(_, ours)| row.load.connections(ours)).sum();
     // Of long ones the engine leaves none to TCP.
-    let short = matches!(row.load, Load::Wrk { close: true, .. });
-    let floor = (every_one || !short).then_some(CARRIED);
+    let floor = (every_one || !is_short(row)).then_some(CARRIED);
     let outcome = match (made, carried) {
         (Some(made), Ok(carried)) => measured(&[(made, carried)], Better::Higher, floor),
         (None, _) => {
@@ -174,6 +185,21 @@ fn measure(bench: &mut Bench<'_>, engines: &Engines, row: &Row, every_one: bool)
         (_, Err(error)) => Outcome::Failed(format!("{error:#}")),
     };
     bench.tell(format!("  {}: connections, by SMC-R", row.name), "of them", outcome);
+    median(pairs.iter().map(|(_, ours)| ours.value).collect())
+}
+
+/// Whether each of its requests has a connection of its own.
+const fn is_short(row: &Row) -> bool {
+    matches!(row.load, Load::Wrk { close: true, .. })
+}
+
+/// Whether many short connections at a time are made as fast as few: each row against the first.
+fn tell_growth(bench: &mut Bench<'_>, short: &[(&Row, f64)], floor: Option<f64>) {
+    let Some(((first, few), others)) = short.split_first() else { return };
+    for (row, many) in others {
+        let outcome = measured(&[(*few, *many)], Better::Higher, floor);
+        bench.tell(format!("  {}, over {}", row.name, first.name), row.unit, outcome);
+    }
 }
 
 /// An engine on each host, which take their connections to the other.

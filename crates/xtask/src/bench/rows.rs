@@ -417,11 +417,12 @@ pub(crate) fn one_board() -> Vec<Row> {
     rows
 }
 
-/// Short connections between two hosts whose engines leave none of them to TCP.
+/// Short connections between two hosts whose engines leave none of them to TCP: told without a floor, for which way
+/// they go is the engine's to choose (ADR 24), and the floor is that of its choice.
 pub(crate) fn remote_all_by_smc() -> Vec<Row> {
     let row = |c| {
         let name = format!("nginx+wrk close c={c}, all by SMC-R");
-        Row::new(name, Kind::Nginx, Load::Wrk { c, close: true }, 0.5)
+        Row::new(name, Kind::Nginx, Load::Wrk { c, close: true }, 0.0)
     };
     let mut rows = [4, 16, 64, 200].map(row);
     rows.iter_mut().for_each(|row| row.quick = matches!(row.load, Load::Wrk { c: 16, .. }));
