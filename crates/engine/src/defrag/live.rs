@@ -45,7 +45,7 @@ use sys::packet::{self, Ring};
 use sys::tap::{Shape, Tap};
 use sys::xdp::{self, Socket};
 
-use super::{Link, secret};
+use super::{Link, secret, secrets};
 use crate::metrics::{self, Server};
 use exchange::Exchange;
 use output::{Output, Recorder, Target};
@@ -408,8 +408,7 @@ impl Crew<'_> {
         if let [first, others @ ..] = &rings[..]
             && !others.is_empty()
         {
-            let [[word, _], _] = [secret().map_err(Error::Random)?, [0; 2]];
-            let program = steer::spread(narrow(word >> 32));
+            let program = steer::spread(&secrets().map_err(Error::Random)?);
             let group = first.found_group(&program).map_err(Error::System)?;
             others.iter().try_for_each(|ring| ring.join_group(group)).map_err(Error::System)?;
         }
