@@ -415,6 +415,42 @@ fn an_identification_that_comes_round_joins_no_two_datagrams_in_a_shared_table()
     }
 }
 
+/// The same where fragments are steered to shards: each sees its part of a source's datagrams.
+#[test]
+fn an_identification_that_comes_round_joins_no_two_datagrams_of_steered_shards() {
+    let count = 4u32;
+    let limits = roomy(count as usize);
+    let ledger = Ledger::of(&limits);
+    let of = |n| Shard::<Buffer>::new(&limits, &ledger, HashKey::new([5, n]));
+    let mut shards: Vec<_> = (0..u64::from(count)).map(of).collect();
+    let steering = Steering::new(HashKey::new([7, 8]), count);
+    let (mut out, mut mixed, mut whole_ones) = (Out::default(), 0, 0u64);
+    for n in 0..150_000u32 {
+        let generation = u8::try_from(n >> 16).expect("three rounds") + b'a';
+        let whole = Packet::new(Family::V4, n & 0xffff, vec![generation; 16]);
+        let comes = |at: &u32| (n / 8 + n) % 97 != *at;
+        whole_ones += u64::from(comes(&0) && comes(&8));
+        for at in [0, 8].into_iter().filter(comes) {
+            let bytes = Arc::new(whole.fragment(at as usize, at as usize + 8).emit());
+            let Ok(wire::Packet::Fragment(fragment)) = wire::parse(&bytes, 0) else {
+                panic!("a fragment")
+            };
+            let shard = &mut shards[steering.shard(&fragment.key) as usize];
+            let arrival = Arrival::new(&bytes, Arc::clone(&bytes));
+            shard.push(arrival, SECOND + MS * u64::from(n) / 100, &mut out);
+        }
+        for delivered in out.delivered.drain(..) {
+            let bytes = delivered.payload();
+            mixed += u32::from(bytes.iter().any(|b| *b != bytes[0]));
+        }
+    }
+    assert_eq!(mixed, 0, "{count} shards");
+    let sum = |of: &dyn Fn(&Shard<Buffer>) -> u64| shards.iter().map(of).sum::<u64>();
+    let stale = sum(&|shard| shard.counters().datagrams(Reason::Stale));
+    assert!(stale > 500, "{stale} were of an earlier round, of {count} shards");
+    assert_eq!(sum(&|shard| shard.counters().datagrams), whole_ones, "{count} shards");
+}
+
 #[test]
 fn both_ends_of_a_hand_over_may_be_bounded() {
     // A descriptor is small enough to be sent in place of the packet.
