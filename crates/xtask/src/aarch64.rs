@@ -43,7 +43,7 @@ struct Cli {
     /// Only suites whose name contains this (may be given more than once)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Of these suites only tests whose path contains this (may be given more than once)
+    /// In place of what these suites are, tests of their programs whose path contains this (may be given more than once)
     #[arg(long, value_name = "PATH")]
     test: Vec<String>,
     /// How many tests at once
