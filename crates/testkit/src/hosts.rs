@@ -115,6 +115,25 @@ impl Host {
         ip(&format!("-n {} link set {device} {state}", self.namespace))
     }
 
+    /// From now on knows for good which card of [`DEVICE`] another host has: a connection that begins while that one's cable
+    /// is out waits for it, and is not refused for want of an answer to ARP after three seconds.
+    ///
+    /// # Errors
+    ///
+    /// When `ip` fails.
+    pub fn remember(&self, other: &Self) -> anyhow::Result<()> {
+        let mut command = Command::new("ip");
+        command.args(["-n", &other.namespace, "-o", "link", "show", "dev", DEVICE]);
+        let output = command.stdin(Stdio::null()).output().context("cannot run ip(8)")?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mut words = said.split_whitespace().skip_while(|word| *word != "link/ether");
+        let card = words.nth(1).with_context(|| format!("no address of a card in {said:?}"))?;
+        let (namespace, address) = (&self.namespace, other.address());
+        ip(&format!(
+            "-n {namespace} neigh replace {address} lladdr {card} dev {DEVICE} nud permanent"
+        ))
+    }
+
     /// Sets the longest packet that the cable takes, at this end of it.
     ///
     /// # Errors

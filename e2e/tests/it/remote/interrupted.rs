@@ -1,12 +1,19 @@
 //! iperf3, nginx with wrk, and redis, all at once, while cables are pulled and engines killed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use testkit::hosts::DEVICE;
 
 use super::programs::{Pages, iperf3_server, redis_load, redis_server};
 use super::*;
+
+/// One at a time: each keeps all CPUs busy, and on a path that nobody has time for connections are given up.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The programs of both hosts.
 struct Programs {
@@ -53,6 +60,8 @@ impl Programs {
     fn go_on(&self, pair: &Pair, meanwhile: impl FnOnce()) {
         let servers = (iperf3_server(pair, &self.iperf), redis_server(pair, &self.redis));
         let pages = Pages::serve(pair, &self.nginx);
+        // redis-benchmark, over TCP as well, tries for ever to write where a connection could not be made.
+        pair.host(Side::Client).remember(pair.host(Side::Server)).unwrap();
         let over = AtomicBool::new(false);
         // Both would run for minutes, and say at an interrupt what they have got.
         let until_over = |guest: &Guest| {
@@ -133,6 +142,7 @@ fn more_is_sent(pair: &Pair, what: &str) {
 #[test]
 fn a_cable_that_flaps_costs_programs_time_only() {
     let Some(programs) = Programs::found() else { return };
+    let _alone = alone();
     let Some(pair) = Pair::with(Hosts::new(), &ALL_BY_SMC) else { return };
     programs.go_on(&pair, || {
         for (side, time_ms) in [(Side::Server, 300), (Side::Client, 500)] {
@@ -151,6 +161,7 @@ fn a_cable_that_flaps_costs_programs_time_only() {
 #[test]
 fn programs_fail_over_to_a_second_cable() {
     let Some(programs) = Programs::found() else { return };
+    let _alone = alone();
     let settings = [&ALL_BY_SMC[..], &["--max-links", "2", "--testlink-time", "1"]].concat();
     let Some(pair) = Pair::with(Hosts::with_two_cables(), &settings) else { return };
     programs.go_on(&pair, || {
@@ -172,6 +183,7 @@ fn programs_fail_over_to_a_second_cable() {
 #[test]
 fn an_engine_that_is_killed_under_programs() {
     let Some(programs) = Programs::found() else { return };
+    let _alone = alone();
     let Some(mut pair) = Pair::with(Hosts::new(), &ALL_BY_SMC) else { return };
     let servers = (iperf3_server(&pair, &programs.iperf), redis_server(&pair, &programs.redis));
     let pages = |pair: &Pair, words: &[&str]| {
