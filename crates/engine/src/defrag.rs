@@ -235,7 +235,7 @@ fn secret() -> io::Result<[u64; 2]> {
     Ok(bytes.map(u64::from_ne_bytes))
 }
 
-/// Some of less room.
+/// As many numbers of 32 bits that nobody knows.
 fn secrets<const N: usize>() -> io::Result<[u32; N]> {
     let mut bytes = [[0; 4]; N];
     File::open("/dev/urandom")?.read_exact(bytes.as_flattened_mut())?;

@@ -262,8 +262,18 @@ pub(super) const CASES: &[Case] = &[
     },
     Case { name: "one byte to the server", visit: "--purpose sink --bytes 1", ..USUAL },
     Case { name: "one byte to the client", visit: "--purpose source --bytes 1", ..USUAL },
-    Case { name: "1 MB to the server", visit: "--purpose sink --bytes 1048576", ..USUAL },
-    Case { name: "1 MB to the client", visit: "--purpose source --bytes 1048576", ..USUAL },
+    Case {
+        name: "1 MB to the server",
+        visit: "--purpose sink --bytes 1048576",
+        when: When::Whole,
+        ..USUAL
+    },
+    Case {
+        name: "1 MB to the client",
+        visit: "--purpose source --bytes 1048576",
+        when: When::Whole,
+        ..USUAL
+    },
     Case {
         name: "1 MB both ways",
         visit: "--purpose both --bytes 1048576",
@@ -314,6 +324,7 @@ pub(super) const CASES: &[Case] = &[
         visit: "--purpose source --bytes 300000 --abort",
         server: Ending::Over,
         packets: &[of_client(ABORT)],
+        when: When::Whole,
         ..USUAL
     },
     Case {
