@@ -2,6 +2,7 @@
 
 mod aarch64;
 mod account;
+mod autogroup;
 mod bench;
 mod conformance;
 mod demo;

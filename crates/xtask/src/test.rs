@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-use crate::install;
+use crate::{autogroup, install};
 use steps::{Outcome, Plan, Report};
 use tally::Tally;
 
@@ -71,7 +71,10 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
     }
     let begin = Instant::now();
     ahead.into_iter().for_each(Ahead::go_on);
-    let reports = Plan::new(options.quick, options.install).run();
+    let reports = {
+        let _off = autogroup::Off::for_now();
+        Plan::new(options.quick, options.install).run()
+    };
     let is_judged = options.install;
     Ok(conclude(&reports, begin.elapsed(), is_judged.then(|| start.elapsed())))
 }

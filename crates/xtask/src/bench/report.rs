@@ -10,6 +10,7 @@ use anyhow::{Context, ensure};
 use serde_json::json;
 
 use super::pairs::Pairs;
+use crate::autogroup;
 
 /// What became of a row.
 #[derive(Clone, Debug)]
@@ -251,6 +252,8 @@ fn circumstances(root: &Path, command: &str) -> anyhow::Result<String> {
     let kernel = said(root, "uname", &["-sr"]);
     writeln!(text, "kernel   {}", kernel.split('-').next().unwrap_or_default())?;
     writeln!(text, "control  {}", fs::read_to_string(CONTROL).unwrap_or_default().trim())?;
+    let groups = if autogroup::is_on() { "sessions are scheduled as groups" } else { "no" };
+    writeln!(text, "groups   {groups}")?;
     writeln!(text, "commit   {}", commit(root))?;
     writeln!(text, "command  {command}")?;
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
