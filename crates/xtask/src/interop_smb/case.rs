@@ -39,6 +39,8 @@ pub(super) enum Loss {
     Cable,
     /// The server's end of each connection is destroyed; the server stays.
     Cut,
+    /// Likewise of one connection of four, then of the next, until each was cut once.
+    Channels,
 }
 
 /// Random bytes, read again by a mount that cannot have kept any of them.
@@ -219,6 +221,16 @@ pub(super) const CASES: &[Case] = &[
     of("3.1.1: the server is started again", "vers=3.1.1", Work::Lose(Loss::Stop)),
     of("3.1.1: the connection is cut", "vers=3.1.1", Work::Lose(Loss::Cut)),
     of("3.1.1: the cable is pulled", "vers=3.1.1", Work::Lose(Loss::Cable)),
+    of(
+        "3.1.1: one channel of four is cut, and then the next",
+        "vers=3.1.1,multichannel,max_channels=4",
+        Work::Lose(Loss::Channels),
+    ),
+    of(
+        "3.1.1: one channel of four is cut, and then the next, sealed",
+        "vers=3.1.1,seal,multichannel,max_channels=4",
+        Work::Lose(Loss::Channels),
+    ),
     of("2.1: the server is killed", "vers=2.1", Work::Lose(Loss::Kill)),
 ];
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use nix::sys::signal::Signal;
 use testkit::kernels::capture::{Capture, WHOLE};
-use testkit::kernels::guest::{Guest, Image, Shape};
+use testkit::kernels::guest::{Guest, Image, Running, Shape};
 use testkit::kernels::network::{HOST, Network};
 
 use super::case::{Case, Loss, Work};
@@ -26,6 +26,8 @@ const PASSWORD: &str = "pw";
 /// Records that are written while the server is lost, and how many of them before.
 const RECORDS: u32 = 60;
 const RECORDS_BEFORE: u32 = 15;
+/// Connections of a mount with `max_channels=4`.
+const CHANNELS: usize = 4;
 /// How long the server is not there.
 const AWAY: Duration = Duration::from_secs(3);
 /// A client finds out by itself that the server is back.
@@ -189,15 +191,40 @@ impl<'a> Stage<'a> {
                 sleep(AWAY);
                 self.network.connect(&port, true)?;
             }
-            Loss::Cut => {
-                let mut command = self.network.command("ss");
-                let output = command.args(["-K", "state", "established", "sport", "=", ":445"]);
-                ensure!(output.output()?.status.success(), "ss -K");
-            }
+            Loss::Cut => drop(self.connections("-K", &[])?),
+            Loss::Channels => self.cut_in_turn(&writing, limit)?,
         }
         let output = writing.wait(RETURN_LIMIT)?;
         ensure!(output.status == 0, "ended with {}: {}", output.status, last_line(&output.text));
         self.check(server.folder, RECORDS).context("in the end")
+    }
+
+    /// Cuts each of four connections, one after the other; between two of them records are written.
+    fn cut_in_turn(&self, writing: &Running<'_>, limit: Duration) -> anyhow::Result<()> {
+        let channels = self.clients()?;
+        ensure!(channels.len() == CHANNELS, "there are {} channels: {channels:?}", channels.len());
+        for (at, channel) in (1..).zip(&channels) {
+            self.connections("-K", &["dst", channel])?;
+            ensure!(!self.clients()?.contains(channel), "{channel} is there still");
+            writing.wait_for(&format!("kept={}\n", RECORDS_BEFORE + 8 * at), limit)?;
+        }
+        Ok(())
+    }
+
+    /// The clients' ends of all connections to the server.
+    fn clients(&self) -> anyhow::Result<Vec<String>> {
+        let said = self.connections("-H", &[])?;
+        let peer = |line: &str| line.split_whitespace().nth(3).map(str::to_owned);
+        Ok(said.lines().filter_map(peer).collect())
+    }
+
+    /// What `ss` says of connections to the server, or does with them; `which`: of these only.
+    fn connections(&self, option: &str, which: &[&str]) -> anyhow::Result<String> {
+        let mut command = self.network.command("ss");
+        command.args(["-tn", option, "state", "established", "sport", "=", ":445"]).args(which);
+        let output = command.output().context("ss")?;
+        ensure!(output.status.success(), "ss {option}: {}", output.status);
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     fn wait_for_end(&self, server: &mut Server<'_>) -> anyhow::Result<()> {
