@@ -2,6 +2,7 @@
 //! to over all the times it was run.
 
 mod account;
+mod seeds;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ const PLATFORM: &str = "x86_64-unknown-linux-gnu";
     bin_name = "cargo xtask fuzz",
     about = "libFuzzer on each target of fuzz/, in turn",
     after_help = "What is found lies in fuzz/artifacts/TARGET, what is learnt in fuzz/corpus/TARGET, where cargo-fuzz \
-                  looks too. Wants a nightly compiler and one of C++."
+                  looks too. Turns begin with what fuzz/seeds has. Wants a nightly compiler and one of C++."
 )]
 struct Cli {
     /// Only these targets
@@ -52,6 +53,12 @@ struct Cli {
     /// Add what was run to bench/record/fuzz.tsv and to docs/fuzz.md, after each turn
     #[arg(long)]
     record: bool,
+    /// At the end, put into fuzz/seeds what the corpora reach, by the fewest inputs
+    #[arg(long)]
+    seeds: bool,
+    /// Run no target
+    #[arg(long, requires = "seeds")]
+    no_run: bool,
     /// Run what was built before
     #[arg(long)]
     no_build: bool,
@@ -81,7 +88,7 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
     let commit = report::commit(&root);
     let end = cli.minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
     let mut found = Vec::new();
-    let mut ended = false;
+    let mut ended = cli.no_run;
     while !ended {
         for target in &targets {
             let left = end.map_or(cli.seconds, |end| {
@@ -106,6 +113,15 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
             }
         }
         ended |= end.is_none();
+    }
+    if cli.seeds {
+        for target in &targets {
+            let corpus = corpus(&root, target)?;
+            let scratch = programs.join("seeds").join(target);
+            let (kept, all) =
+                seeds::pack(&root, (target, &programs.join(target)), &corpus, &scratch)?;
+            println!("{target:24} {kept} of {all} inputs are its seeds");
+        }
     }
     ensure!(found.is_empty(), "{} inputs are defects: {}", found.len(), found.join(" "));
     Ok(())
@@ -166,11 +182,8 @@ fn run(
     target: &str,
     seconds: u64,
 ) -> anyhow::Result<(Turn, Vec<String>)> {
-    let corpus = root.join("fuzz/corpus").join(target);
-    let artifacts = root.join("fuzz/artifacts").join(target);
-    for dir in [&corpus, &artifacts] {
-        fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    }
+    let corpus = corpus(root, target)?;
+    let artifacts = made(root.join("fuzz/artifacts").join(target))?;
     let before = defects(&artifacts)?;
     let program = programs.join(target);
     let begun = Instant::now();
@@ -199,6 +212,18 @@ fn run(
         bail!("{target} ended by itself, {}:\n{last}", output.status);
     }
     Ok((turn, found))
+}
+
+/// Where inputs of a target are that reach something, with its seeds.
+fn corpus(root: &Path, target: &str) -> anyhow::Result<PathBuf> {
+    let corpus = made(root.join("fuzz/corpus").join(target))?;
+    seeds::unpack(root, target, &corpus)?;
+    Ok(corpus)
+}
+
+fn made(dir: PathBuf) -> anyhow::Result<PathBuf> {
+    fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    Ok(dir)
 }
 
 /// The inputs that are defects, of all turns.
