@@ -23,6 +23,9 @@ const LADDER: [(&str, &str); 7] = [
     ("zero copy", "slices.2"),
 ];
 
+/// Orders that have no floor either: (how they are called, and what the program calls them).
+const ORDERS: [(&str, &str); 2] = [("reversed", "rev"), ("random", "rnd")];
+
 const LADDER_NAME: &str = "ladder";
 
 /// For each size.
@@ -36,11 +39,16 @@ pub(crate) fn jobs() -> Vec<Job> {
         })
     };
     let mut jobs: Vec<Job> =
-        job("threads", |bench, size| threads(bench, size, USUAL)).into_iter().collect();
+        job("threads", |bench, size| threads(bench, size, USUAL, None)).into_iter().collect();
     for size in SIZES {
         jobs.extend(OTHERS.map(|flows| {
             let name = format!("threads {size} x {flows}");
-            let run = move |bench: &Bench| threads(bench, size, flows);
+            let run = move |bench: &Bench| threads(bench, size, flows, None);
+            Job::new(name.clone(), false, move |bench| rows_or_failure(&name, run(bench)))
+        }));
+        jobs.extend(ORDERS.map(|order| {
+            let name = format!("threads {size} x {USUAL} {}", order.0);
+            let run = move |bench: &Bench| threads(bench, size, USUAL, Some(order));
             Job::new(name.clone(), false, move |bench| rows_or_failure(&name, run(bench)))
         }));
     }
@@ -54,17 +62,28 @@ fn ways(bench: &Bench, size: u32, more: &[&str]) -> anyhow::Result<super::Figure
     bench.rounds(bench.rounds, &[&["many", "--size", &size], more].concat())
 }
 
-fn threads(bench: &Bench, size: u32, flows: u32) -> anyhow::Result<Vec<Line>> {
+/// `order`: another than theirs.
+fn threads(
+    bench: &Bench,
+    size: u32,
+    flows: u32,
+    order: Option<(&str, &str)>,
+) -> anyhow::Result<Vec<Line>> {
     let each = flows.to_string();
+    let (called, order_words) = match order {
+        Some((called, word)) => (format!(" {called}"), vec!["--order", word]),
+        None => (String::new(), Vec::new()),
+    };
     let words = ["separate", "sprayed", "headers", "arithmetic", "copies"];
     let words: Vec<&str> = words.into_iter().flat_map(|way| ["--way", way]).collect();
     // Threads that wait for locks take long where other programs run beside.
     let locked: &[&str] = if bench.quick { &[] } else { &["--way", "buckets"] };
-    let figures = ways(bench, size, &[&["--flows", &each][..], &words, locked].concat())?;
+    let figures =
+        ways(bench, size, &[&["--flows", &each][..], &order_words, &words, locked].concat())?;
     let row = |what: &str, one, two, floor: Option<f64>| -> anyhow::Result<Line> {
-        let name = format!("{size} x {flows}, two threads: {what}");
+        let name = format!("{size} x {flows}{called}, two threads: {what}");
         // With one datagram at a time there is nothing to share, with a thousand caches are shared.
-        let floor = floor.filter(|_| flows == USUAL);
+        let floor = floor.filter(|_| flows == USUAL && order.is_none());
         Ok(times(name, named(&figures, one)?, named(&figures, two)?, floor))
     };
     let mut rows = vec![
