@@ -497,6 +497,16 @@ impl Server {
         }
     }
 
+    /// The same when an open has emptied its file, which was granted for that.
+    pub(super) fn contend_as_new(&self, open: &Open) {
+        if open.flags.is_cached() {
+            let now = self.now_ms();
+            self.with_file(open.key, |shard, effects| {
+                shard.contend_as_new(now, open.key, open.id, effects);
+            });
+        }
+    }
+
     /// What waited too long ends.
     pub(super) fn expire(&self) {
         let now = self.now_ms();

@@ -348,6 +348,28 @@ fn who_opens_a_file_waits_until_the_other_has_let_go_of_its_oplock() {
     bob.receive().good();
 }
 
+#[test]
+fn who_empties_a_file_keeps_the_oplock_that_it_got_for_it() {
+    let place = Place::new();
+    let (mut alice, mut bob) = (enter(&place), other(&place));
+    let file = alice.open("emptied.txt");
+    assert_eq!(alice.write(file, 0, b"full"), NtStatus::SUCCESS);
+    let name = utf16("emptied.txt");
+    let empties = create::Request {
+        disposition: Disposition::OverwriteIf,
+        oplock: OplockLevel::Batch,
+        ..Client::create_body(&name)
+    };
+    let his = bob.call(Command::Create, &empties).good();
+    assert_eq!(created(&his).oplock, OplockLevel::Two);
+    bob.call(Command::Echo, &bare::Request).good();
+    assert!(bob.breaks.is_empty(), "{:?}", bob.breaks);
+    assert_eq!(alice.read(file, 0, 4), Err(NtStatus::END_OF_FILE));
+    assert_eq!(alice.write(file, 0, b"anew"), NtStatus::SUCCESS);
+    let told = oplock_break::Notification::parse(&bob.receive_break().message).unwrap();
+    assert_eq!((told.file, told.level), (created(&his).file, OplockLevel::None));
+}
+
 fn lease(key: u8) -> Requested<'static> {
     let lease = Lease {
         key: LeaseKey([key; 16]),

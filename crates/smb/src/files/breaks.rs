@@ -107,16 +107,26 @@ impl File {
         self.refresh();
     }
 
-    /// Others may not go on with what they have read: somebody writes, or locks.
-    pub(super) fn contend(&mut self, now_ms: u64, by: usize, limits: &Limits, fx: &mut Effects) {
+    /// Others may not go on with what they have read: somebody writes, or locks. Nor may this open itself, if what it has
+    /// is an oplock and not a lease, unless it `is_new`: what it has it was promised for what it does now.
+    pub(super) fn contend(
+        &mut self,
+        now_ms: u64,
+        by: usize,
+        is_new: bool,
+        limits: &Limits,
+        fx: &mut Effects,
+    ) {
         let Some(writer) = self.opens.get(by) else { return };
         if self.caches(writer).contains(LeaseState::WRITE) {
             return;
         }
-        let (stream, own) = (writer.stream, writer.lease);
+        let (stream, own, me) = (writer.stream, writer.lease, writer.opener.open);
         let mut at = 0;
         while let Some(open) = self.opens.get(at) {
-            let spared = open.stream != stream || (own.is_some() && open.lease == own);
+            let spared = open.stream != stream
+                || (own.is_some() && open.lease == own)
+                || (is_new && open.opener.open == me);
             if spared || !self.caches(open).contains(LeaseState::READ) {
                 at += 1;
             } else if open.away_until.is_some() {

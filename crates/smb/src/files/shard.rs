@@ -151,7 +151,13 @@ impl Shard {
     /// An open is about to write, to change the size, or the like: others forget what they have read. Nobody
     /// is waited for.
     pub fn contend(&mut self, now_ms: u64, key: FileKey, open: OpenId, fx: &mut Effects) {
-        self.with_open(key, open, |file, at, limits| file.contend(now_ms, at, limits, fx));
+        self.with_open(key, open, |file, at, limits| file.contend(now_ms, at, false, limits, fx));
+    }
+
+    /// [`contend`](Self::contend) of an open that was granted to empty the file, which is empty now: what it was promised
+    /// it keeps.
+    pub fn contend_as_new(&mut self, now_ms: u64, key: FileKey, open: OpenId, fx: &mut Effects) {
+        self.with_open(key, open, |file, at, limits| file.contend(now_ms, at, true, limits, fx));
     }
 
     /// An open is about to be renamed, or to be deleted: others close the handles that they only cache.
@@ -295,7 +301,7 @@ impl Shard {
                 // Those before one that is wrong have been unlocked all the same.
                 file.grant_locks(fx);
             } else if outcome == LockOutcome::Done {
-                file.contend(now_ms, at, limits, fx);
+                file.contend(now_ms, at, false, limits, fx);
             }
             file.refresh();
             outcome

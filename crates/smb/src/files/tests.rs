@@ -275,6 +275,10 @@ impl Stage {
     fn contend(&mut self, open: OpenId) {
         self.shard.contend(self.now_ms, FILE, open, &mut self.fx);
     }
+
+    fn contend_as_new(&mut self, open: OpenId) {
+        self.shard.contend_as_new(self.now_ms, FILE, open, &mut self.fx);
+    }
 }
 
 #[test]

@@ -462,7 +462,7 @@ impl Creating<'_, '_, '_> {
                     made.object.handle.set_attributes(attributes - Attributes::NORMAL)?;
                 }
             }
-            self.x.server().contend(open);
+            self.x.server().contend_as_new(open);
             changed = true;
         }
         if made.is_new() {

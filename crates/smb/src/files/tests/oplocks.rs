@@ -131,6 +131,26 @@ fn a_write_breaks_level_two_of_all() {
     assert_eq!(stage.shard.counts().oplocks, 0);
 }
 
+/// smb2.oplock.exclusive5, exclusive9, batch13, batch14, batch16: that the file is emptied breaks level II of those who
+/// were there, and not what this open was granted with it.
+#[test]
+fn who_empties_the_file_keeps_what_it_is_promised() {
+    let mut stage = Stage::new();
+    let (first, _) = stage.open(with_oplock("b"));
+    let empties = Request { overwrites: true, ..with_oplock("b") };
+    let (second, granted, told) = stage.open_obeyed(empties);
+    assert_eq!((granted.oplock, told.len()), (OplockLevel::Two, 1));
+    stage.contend_as_new(second);
+    stage.no_break();
+    // Who was let in before the file was empty is told.
+    let (third, granted) = stage.open(with_oplock("s"));
+    assert_eq!(granted.oplock, OplockLevel::Two);
+    stage.contend_as_new(second);
+    stage.oplock_break(third, "", false);
+    stage.contend(first);
+    stage.oplock_break(second, "", false);
+}
+
 /// smb2.oplock.brl1 to brl3: a byte-range lock is like a write.
 #[test]
 fn who_alone_may_write_breaks_nothing() {
