@@ -47,9 +47,12 @@ struct Cli {
     /// A file there and back with smbclient, and some short suites
     #[arg(long, conflicts_with_all = ["only", "record", "port"])]
     smoke: bool,
-    /// Suites at the same time, each against a server of its own
-    #[arg(long, default_value_t = 1)]
-    jobs: usize,
+    /// Those suites of leases, oplocks and the like that wait most of the time, all at the same time
+    #[arg(long, conflicts_with_all = ["only", "record", "port", "smoke"])]
+    waiting: bool,
+    /// Suites at the same time, each against a server of its own [1; with --waiting all]
+    #[arg(long)]
+    jobs: Option<usize>,
     /// Test another server: to see what this machine makes of the tests
     #[arg(long, value_enum)]
     peer: Option<Peer>,
@@ -90,8 +93,13 @@ enum Peer {
 pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
     let words = ["cargo xtask torture"].into_iter().chain(args.iter().map(String::as_str));
     let cli = Cli::parse_from(words);
-    let smoke: Vec<String> = SMOKE.iter().map(|name| (*name).to_owned()).collect();
-    let mut cases = chosen(if cli.smoke { &smoke } else { &cli.only })?;
+    let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let mut cases = chosen(&match (cli.smoke, cli.waiting) {
+        (true, _) => named(SMOKE),
+        (_, true) => named(WAITING),
+        _ => cli.only.clone(),
+    })?;
+    let jobs = cli.jobs.unwrap_or(if cli.waiting { WAITING.len() } else { 1 });
     if cli.list {
         cases.iter().for_each(|case| println!("{:48} on {}", case.name, case.share));
         return Ok(());
@@ -116,7 +124,7 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
     }
     let samba = outcome::read(&root.join(SAMBA))?;
     let listed = suite::list()?;
-    let mut table = run_all(&kind, &cases, &listed, cli.jobs, &samba)?;
+    let mut table = run_all(&kind, &cases, &listed, jobs, &samba)?;
     if let Some(path) = &cli.out {
         outcome::write(path, &table, share_of)?;
     }
@@ -155,6 +163,17 @@ const SMOKE: &[&str] = &[
     "smb2.ioctl",
     "smb2.acls",
     "smb2.rename",
+];
+
+/// What `--waiting` runs: most of them wait for a client that does not answer, the longest for three minutes.
+const WAITING: &[&str] = &[
+    "smb2.lease",
+    "smb2.oplock",
+    "smb2.kernel-oplocks",
+    "smb2.create",
+    "smb2.dir",
+    "smb2.durable-v2-delay",
+    "smb2.compound_find",
 ];
 
 fn chosen(only: &[String]) -> anyhow::Result<Vec<Case>> {

@@ -82,10 +82,10 @@ struct Step {
 /// What is run at one time.
 enum Turn {
     One(Step),
-    /// A step beside others, one after the other, which leave it time: it waits more than it computes, or what computes
-    /// is at times but one compiler. What it says is shown once it is over.
+    /// Some steps beside others, one after the other, which leave them time: they wait more than they compute, or what
+    /// computes is at times but one compiler. What they say is shown once all is over.
     Beside {
-        one: Step,
+        some: Vec<Step>,
         others: Vec<Step>,
     },
 }
@@ -114,17 +114,21 @@ impl Plan {
         // Programs that are optimised as a whole: in the end one compiler works for a minute.
         let build = step("build what the tests start", 40, Ok(build()));
         let mut turns = vec![
-            Turn::Beside { one: build, others: first },
+            Turn::Beside { some: vec![build], others: first },
             Turn::One(step("tests", 60, Ok(tests(&target, quick)))),
         ];
         let waits = step("programs compared with kernel TCP", 30, Ok(compared(&target, quick)));
         let program = target.join("release/shunt");
-        let serving =
-            later("files served, with Samba's client and tests", 15, move || serving(&program));
+        let served = |name, which: &'static str| {
+            let program = program.clone();
+            later(name, 15, move || serving(&program, which))
+        };
+        let serving = served("files served, with Samba's client and tests", "--smoke");
         if quick {
             turns.extend([waits, serving].map(Turn::One));
             return Self { turns };
         }
+        let breaks = served("files served, Samba's tests that wait", "--waiting");
         let compute = vec![
             step("build what notices lost wake-ups", 10, Ok(behind(&build_watchdog(&target)))),
             step("loom models of the lock-free parts", 25, Ok(behind(&loom(&target)))),
@@ -137,7 +141,7 @@ impl Plan {
             later("lost wake-ups", 10, move || Ok(watched(&target))),
             later("beside real Linux kernels", 10, move || beside_kernels(install)),
         ];
-        turns.push(Turn::Beside { one: waits, others: compute });
+        turns.push(Turn::Beside { some: vec![waits, breaks], others: compute });
         turns.extend(last.map(Turn::One));
         Self { turns }
     }
@@ -153,22 +157,31 @@ impl Turn {
         let shown = |line: &str| println!("{line}");
         match self {
             Self::One(step) => vec![step.run(&mut { shown })],
-            Self::Beside { one, others } => thread::scope(|scope| {
-                println!("\n== beside what follows: {}", one.name);
-                let beside = scope.spawn(|| {
-                    let mut said = Vec::new();
-                    let report = one.run(&mut |line| said.push(line.to_owned()));
-                    (report, said)
-                });
-                let mut reports: Vec<_> =
+            Self::Beside { some, others } => thread::scope(|scope| {
+                let beside: Vec<_> = some
+                    .into_iter()
+                    .map(|step| {
+                        println!("\n== beside what follows: {}", step.name);
+                        scope.spawn(|| {
+                            let mut said = Vec::new();
+                            let report = step.run(&mut |line| said.push(line.to_owned()));
+                            (report, said)
+                        })
+                    })
+                    .collect();
+                let others: Vec<_> =
                     others.into_iter().map(|step| step.run(&mut { shown })).collect();
-                match beside.join() {
-                    Ok((report, said)) => {
-                        said.iter().for_each(|line| println!("{line}"));
-                        reports.insert(0, report);
+                let mut reports = Vec::new();
+                for step in beside {
+                    match step.join() {
+                        Ok((report, said)) => {
+                            said.iter().for_each(|line| println!("{line}"));
+                            reports.push(report);
+                        }
+                        Err(panic) => std::panic::resume_unwind(panic),
                     }
-                    Err(panic) => std::panic::resume_unwind(panic),
                 }
+                reports.extend(others);
                 reports
             }),
         }
@@ -330,7 +343,8 @@ fn documentation() -> Command {
 }
 
 /// What a client of other people's makes of `shunt serve`, once there is one.
-fn serving(program: &Path) -> Result<Command, String> {
+/// `which`: of the suites.
+fn serving(program: &Path, which: &str) -> Result<Command, String> {
     if let Some(why) = torture::cannot_serve(program) {
         return Err(why);
     }
@@ -339,7 +353,7 @@ fn serving(program: &Path) -> Result<Command, String> {
             return Err(format!("no {name} here (Debian: {package})"));
         }
     }
-    Ok(cargo(&["xtask", "torture", "--smoke", "--no-build"]))
+    Ok(cargo(&["xtask", "torture", which, "--no-build"]))
 }
 
 /// SMC-R with the kernel of emulated machines: what is essential.
@@ -559,17 +573,19 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("computed").display().to_string();
         let result = "echo running 1 test; echo 'test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured'";
-        let waits = sh(&format!("until [ -e {file} ]; do sleep 0.02; done; {result}"));
-        let one = step("waits", 1, Ok(waits));
+        let waits = || sh(&format!("until [ -e {file} ]; do sleep 0.02; done; {result}"));
+        let some = vec![step("waits", 1, Ok(waits())), step("waits, too", 1, Ok(waits()))];
         let others = vec![
             step("fails", 1, Ok(sh("exit 3"))),
             step("computes", 1, Ok(behind(&sh(&format!("touch {file}"))))),
         ];
-        let reports = Turn::Beside { one, others }.run();
+        let reports = Turn::Beside { some, others }.run();
         let names: Vec<_> = reports.iter().map(|report| report.name).collect();
-        assert_eq!(names, ["waits", "fails", "computes"]);
-        assert!(matches!(reports[0].outcome, Outcome::Passed) && reports[0].tally.passed == 1);
-        assert!(matches!(reports[1].outcome, Outcome::Failed(_)));
-        assert!(matches!(reports[2].outcome, Outcome::Passed));
+        assert_eq!(names, ["waits", "waits, too", "fails", "computes"]);
+        for waited in &reports[..2] {
+            assert!(matches!(waited.outcome, Outcome::Passed) && waited.tally.passed == 1);
+        }
+        assert!(matches!(reports[2].outcome, Outcome::Failed(_)));
+        assert!(matches!(reports[3].outcome, Outcome::Passed));
     }
 }
