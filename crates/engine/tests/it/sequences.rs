@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use smb::fscc::fsctl::Code;
 use smb::wire::context::{DurableFlags, DurableRequest, Lease, LeaseV2, Reconnect, Requested};
 use smb::wire::header::{Command, Flags, HEADER_LEN, Header};
 use smb::wire::{bare, close, create, flush, ioctl, lease_break, lock, oplock_break, read};
@@ -466,9 +467,15 @@ fn replay(message: &mut [u8]) {
     }
 }
 
-/// Whether a request ends its session or its tree, or begins another.
+/// Whether a request ends its session or its tree, or begins another; or its connection, which is what becomes of one that
+/// has negotiated otherwise than it says now (MS-SMB2 3.3.5.15.12).
 fn ends(message: &[u8]) -> bool {
     let command = Header::parse(message).map(|header| header.command);
+    let code = message.get(HEADER_LEN + 4..).and_then(<[u8]>::first_chunk);
+    let validates = code == Some(&Code::VALIDATE_NEGOTIATE_INFO.0.to_le_bytes());
+    if command == Ok(Command::Ioctl) && validates {
+        return true;
+    }
     matches!(
         command,
         Ok(Command::Negotiate
@@ -600,6 +607,11 @@ mod tests {
             run(&place, bytes);
             println!("{bytes:02x?}: {:?}", began.elapsed());
         }
+    }
+
+    #[test]
+    fn who_says_what_was_not_negotiated_may_lose_the_connection() {
+        run(&place(), b"\x00\xfe\x04\xfe\xfe\xea\x4a\x2b");
     }
 
     #[test]
