@@ -489,21 +489,18 @@ impl Server {
     /// Others forget what they have read of a file that is about to be changed through this open, or has been: who was
     /// promised in between that it may keep what it reads may have read what was there before.
     pub(super) fn contend(&self, open: &Open) {
-        if open.flags.is_cached() {
-            let now = self.now_ms();
-            self.with_file(open.key, |shard, effects| {
-                shard.contend(now, open.key, open.id, effects);
-            });
-        }
+        self.contended(open, Shard::contend);
     }
 
     /// The same when an open has emptied its file, which was granted for that.
     pub(super) fn contend_as_new(&self, open: &Open) {
+        self.contended(open, Shard::contend_as_new);
+    }
+
+    fn contended(&self, open: &Open, by: fn(&mut Shard, u64, FileKey, OpenId, &mut Effects)) {
         if open.flags.is_cached() {
             let now = self.now_ms();
-            self.with_file(open.key, |shard, effects| {
-                shard.contend_as_new(now, open.key, open.id, effects);
-            });
+            self.with_file(open.key, |shard, effects| by(shard, now, open.key, open.id, effects));
         }
     }
 
