@@ -44,12 +44,15 @@ pub(crate) struct Piece<B> {
 
 impl<B> Default for Piece<B> {
     fn default() -> Self {
-        Self { offset: 0, len: 0, at: 0, store: Store::Nothing }
+        Self::NONE
     }
 }
 
 impl<B> Piece<B> {
-    fn held(f: &Fragment, buffer: B) -> Self {
+    pub(crate) const NONE: Self = Self { offset: 0, len: 0, at: 0, store: Store::Nothing };
+
+    #[inline(always)]
+    pub(crate) fn held(f: &Fragment, buffer: B) -> Self {
         Self { offset: f.offset, len: f.len, at: f.payload_at, store: Store::Held(buffer) }
     }
 
@@ -71,7 +74,7 @@ pub(crate) struct Heading(u64);
 
 impl Heading {
     #[inline(always)]
-    fn of(f: &Fragment) -> Self {
+    pub(crate) fn of(f: &Fragment) -> Self {
         let [len, next_at, rest] = [f.header_len, f.next_at, f.rest].map(u64::from);
         let [protocol, ecn] = [f.protocol, f.ecn].map(u64::from);
         Self(len | next_at << 16 | rest << 32 | protocol << 48 | ecn << 56)
@@ -282,8 +285,21 @@ impl<B> Node<B> {
         self.first_at = now;
         self.last_at = now;
         self.ecn_seen = 0;
-        // The stride is supposed to be that of the datagram before, until a piece says another. A last
-        // piece that is at no multiple of it does no harm: before it there will be one of another size.
+        self.has_nothing();
+    }
+
+    /// A free record, as [`Self::put_usual`] finds it when it puts the first piece.
+    #[inline(always)]
+    pub(crate) fn restart(&mut self) {
+        debug_assert!(self.pieces.iter().all(|piece| piece.len == 0) && self.count == 0);
+        self.layout = Layout::Regular;
+        self.has_nothing();
+    }
+
+    /// The stride is supposed to be that of the datagram before, until a piece says another. A last
+    /// piece that is at no multiple of it does no harm: before it there will be one of another size.
+    #[inline(always)]
+    const fn has_nothing(&mut self) {
         self.received = 0;
         self.end = 0;
         self.high = 0;
@@ -715,6 +731,23 @@ impl<B> Node<B> {
         }
     }
 
+    /// Whether it is of the regular layout, and holds nothing but buffers.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        (self.layout == Layout::Regular)
+            & self.chain.is_empty()
+            & (usize::from(self.heading.len()) <= HEAD_BYTES)
+    }
+
+    /// [`Self::release`] of what [`Self::is_plain`].
+    #[inline(always)]
+    pub(crate) fn release_plain(&mut self, mut release: impl FnMut(B)) {
+        self.empty_places(&mut release);
+        if let Store::Held(buffer) = std::mem::take(&mut self.tail).store {
+            release(buffer);
+        }
+    }
+
     /// Bytes of the room for pieces that [`Self::end`] may keep, for the next datagram.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
@@ -737,6 +770,12 @@ impl<B> Node<B> {
         if usize::from(self.heading.len()) > HEAD_BYTES {
             self.head.far = Vec::new();
         }
+        self.end_plain();
+    }
+
+    /// [`Self::end`] of what [`Self::is_plain`], which keeps its room.
+    #[inline(always)]
+    pub(crate) fn end_plain(&mut self) {
         self.heading = Heading::default();
         // No fragment is of this datagram any more.
         self.key.id = 0;

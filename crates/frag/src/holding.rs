@@ -77,6 +77,15 @@ impl Holding {
         self.held += u64::from(n);
     }
 
+    /// A datagram has `n` bytes that are spare, of which [`Lease::has`] said that they could be charged.
+    #[inline(always)]
+    pub(crate) fn occupy(&mut self, lease: &mut Lease, n: u32) {
+        let before = self.charged();
+        self.held += u64::from(n);
+        self.spare -= u64::from(n);
+        lease.spend(u32::try_from(self.charged() - before).unwrap_or(n));
+    }
+
     /// Datagrams hold `n` bytes less, of which `spare` stay here.
     #[inline]
     pub(crate) fn let_go(&mut self, lease: &mut Lease, n: u64, spare: u64) {

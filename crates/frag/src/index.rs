@@ -20,6 +20,8 @@ const SEGMENT_MOVES: usize = 8;
 const SEARCH_MAX: usize = if cfg!(loom) { 2 } else { 128 };
 /// A table is too large when it has more than so many slots for each that is in use.
 const SPARSE: usize = if cfg!(loom) { 4 } else { 16 };
+/// For each slot of a table that is too large so many records come and go before it is left for a smaller one.
+const PATIENCE: usize = if cfg!(loom) { 0 } else { 4 };
 /// Slots that are looked at for a guess: nearly all searches end within so many.
 const GUESSES: usize = 6;
 const EMPTY: u64 = 0;
@@ -222,6 +224,8 @@ pub(crate) struct Index {
     begun: u64,
     /// Bytes of tables that have gone: see [`Self::freed`].
     freed: u64,
+    /// Records put in or taken out since the present table began, in one go.
+    worked: usize,
 }
 
 impl Index {
@@ -229,7 +233,7 @@ impl Index {
     pub(crate) const BYTES_MIN: u64 = Table::bytes(SLOTS_MIN);
 
     pub(crate) fn new() -> Self {
-        Self { now: Table::new(SLOTS_MIN), old: None, begun: 0, freed: 0 }
+        Self { now: Table::new(SLOTS_MIN), old: None, begun: 0, freed: 0, worked: 0 }
     }
 
     /// Bytes that the next insertion takes for a second table; 0: none.
@@ -346,6 +350,20 @@ impl Index {
         if passed > SEARCH_MAX && !self.is_moving() { Health::Clustered } else { Health::Good }
     }
 
+    /// Whether [`Self::enter`] may be called: there is one table, with room.
+    #[inline(always)]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.old.is_none() & ((self.now.used + 1) * 2 <= self.now.slots())
+    }
+
+    /// [`Self::insert`], of which [`Self::is_ready`] said that it takes nothing more.
+    #[inline(always)]
+    pub(crate) fn enter(&mut self, hash: u64, record: u32) -> Health {
+        self.worked += 1;
+        let passed = self.now.insert(emit(hash, record));
+        if passed > SEARCH_MAX { Health::Clustered } else { Health::Good }
+    }
+
     /// Takes a record out (then ask [`Self::shrinkage`]), whose hash is `hash` and was `old_hash` by the key before.
     #[inline]
     pub(crate) fn remove(
@@ -365,6 +383,28 @@ impl Index {
             }
         }
         self.step(&hash_of);
+    }
+
+    /// Whether [`Self::leave`] may be called: there is one table.
+    #[inline(always)]
+    pub(crate) fn is_one(&self) -> bool {
+        self.old.is_none()
+    }
+
+    /// Whether there is one table that is too large, and that much work has been done in it: where many come and go at
+    /// once, again and again, one would shrink and grow each time.
+    #[inline(always)]
+    pub(crate) fn is_outgrown(&self) -> bool {
+        self.shrinkage() > 0 && self.worked > self.now.slots() * PATIENCE
+    }
+
+    /// [`Self::remove`] where there is one table.
+    #[inline(always)]
+    pub(crate) fn leave(&mut self, hash: u64, record: u32) {
+        self.worked += 1;
+        if let Some(at) = self.now.position(emit(hash, record)) {
+            self.now.remove(at);
+        }
     }
 
     /// A record has another number from now on.
@@ -388,6 +428,7 @@ impl Index {
     fn begin(&mut self, slots: usize, rekeyed: bool) {
         let table = std::mem::replace(&mut self.now, Table::new(slots));
         self.old = Some(Old { table, from: 0, rekeyed });
+        self.worked = 0;
         self.begun += 1;
     }
 

@@ -67,6 +67,7 @@ mod pace;
 mod places;
 mod reason;
 mod refused;
+mod sets;
 mod shard;
 mod shared;
 mod shares;

@@ -125,6 +125,8 @@ pub(crate) enum Payload<'a, B> {
         buffer: &'a B,
         at: u16,
     },
+    /// In one burst: all pieces, in order, each in a buffer.
+    Together(&'a [Piece<B>]),
     Many {
         node: &'a Node<B>,
         blocks: &'a Blocks,
@@ -170,6 +172,8 @@ impl<'a, B> Datagram<'a, B> {
     pub const fn fragments(&self) -> u16 {
         match &self.payload {
             Payload::One { .. } => 1,
+            #[expect(clippy::cast_possible_truncation, reason = "no more than in a burst")]
+            Payload::Together(pieces) => pieces.len() as u16,
             Payload::Many { node, .. } => node.count,
         }
     }
@@ -188,6 +192,7 @@ impl<'a, B> Datagram<'a, B> {
                 let only = Slice::Held { buffer, at: usize::from(at), len: self.len };
                 (&[][..], Some(only))
             }
+            Payload::Together(pieces) => (pieces, None),
             Payload::Many { node, blocks } => {
                 let (pieces, tail) = node.pieces();
                 (pieces, tail.map(|tail| slice(node, blocks, tail, self.len)))

@@ -7,6 +7,7 @@ use crate::ledger::{Lease, Ledger};
 use crate::limits::Limits;
 use crate::output::{Notice, NoticeKind, Released, Sink};
 use crate::reason::{Counters, Reason};
+use crate::sets::{SETS, Sets, release};
 use crate::sync::Arc;
 use crate::table::outlet::Alone;
 use crate::table::{Ahead, Table};
@@ -64,14 +65,31 @@ pub struct Shard<B> {
     lease: Lease,
     /// Packets of a burst, between parsing and work.
     parsed: Box<[Parsed]>,
+    /// Datagrams of which all is in that burst; none: a sink has panicked.
+    sets: Option<Box<Sets<B>>>,
+}
+
+/// What a packet is to a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Fragment,
+    /// A fragment of a datagram of which all is in the burst.
+    Member,
+    Other,
+}
+
+impl Kind {
+    fn of(parsed: Result<Option<usize>, Reason>) -> Self {
+        if matches!(parsed, Ok(None)) { Self::Fragment } else { Self::Other }
+    }
 }
 
 /// A packet that was parsed ahead.
 #[derive(Clone, Debug)]
 pub(crate) struct Parsed {
     pub(crate) ahead: Ahead,
-    /// Whether it is a fragment. A word of its own, so that it can be read right after it was written.
-    is_fragment: bool,
+    /// What it is. A word of its own, so that it can be read right after it was written.
+    pub(crate) kind: Kind,
     /// What it is instead, if not.
     pub(crate) other: Result<Option<usize>, Reason>,
     /// Whose fragment it is, if that was asked.
@@ -80,7 +98,7 @@ pub(crate) struct Parsed {
 
 impl Parsed {
     pub(crate) fn burst() -> Box<[Self]> {
-        let none = Self { ahead: Ahead::NONE, is_fragment: false, other: Ok(None), shard: 0 };
+        let none = Self { ahead: Ahead::NONE, kind: Kind::Other, other: Ok(None), shard: 0 };
         vec![none; BURST].into()
     }
 }
@@ -98,7 +116,7 @@ impl<B> Shard<B> {
     #[must_use]
     pub fn new(limits: &Limits, ledger: &Arc<Ledger>, secret: HashKey) -> Self {
         let (table, lease) = (Table::new(limits, secret), Lease::new(ledger));
-        Self { table, lease, parsed: Parsed::burst() }
+        Self { table, lease, parsed: Parsed::burst(), sets: Some(Sets::new()) }
     }
 
     /// The most memory that a shard ever takes beside [`Config::memory_bytes`](crate::Config::memory_bytes), bytes: to
@@ -106,7 +124,7 @@ impl<B> Shard<B> {
     /// to do.
     #[must_use]
     pub fn beside_bytes(limits: &Limits) -> u64 {
-        let burst = (BURST * size_of::<Parsed>()) as u64;
+        let burst = (BURST * size_of::<Parsed>() + size_of::<Sets<B>>()) as u64;
         Table::<B>::beside_bytes(limits) + Table::<B>::AT_WORK_BYTES + burst
     }
 
@@ -139,7 +157,9 @@ impl<B> Shard<B> {
 
     /// Takes in many packets, and empties the list. Faster than one by one where datagrams are many: what
     /// all of them need of the datagrams in progress is fetched at once. Their own headers the caller should
-    /// have prefetched, as every program does that takes packets from a ring. The list is empty afterwards, also
+    /// have prefetched, as every program does that takes packets from a ring. Of each 32 packets, datagrams of which all
+    /// fragments are there, as those of a sender who has not mixed them are, take no memory, and are handed out also where
+    /// none is left; none of their payload is copied ([`Released::Copied`]). The list is empty afterwards, also
     /// if the sink has panicked: what had not been looked at by then is dropped.
     pub fn push_burst(
         &mut self,
@@ -148,36 +168,53 @@ impl<B> Shard<B> {
         sink: &mut impl Sink<B>,
     ) {
         let mut parsed = self.take_parsed();
+        let mut sets = self.sets.take().unwrap_or_else(Sets::new);
+        let mut heads: [&[u8]; SETS] = [&[]; SETS];
         let mut rest = arrivals.drain(..);
         while !rest.as_slice().is_empty() {
             let next = rest.as_slice();
             let came = next.len().min(BURST);
-            for (to, next) in parsed.iter_mut().zip(next) {
+            let mut new = 0;
+            for (at, (to, next)) in parsed.iter_mut().zip(next).enumerate() {
                 let other = wire::parse_to(next.packet, next.scope, &mut to.ahead.fragment);
-                to.is_fragment = matches!(other, Ok(None));
-                if to.is_fragment {
+                to.kind = Kind::of(other);
+                if to.kind == Kind::Fragment {
                     self.table.look_up(&mut to.ahead);
+                    new |= u32::from(to.ahead.guess == ABSENT) << at;
                 } else {
                     to.ahead.guess = ABSENT;
                     to.other = other;
                 }
             }
             self.touch(&parsed[..came]);
-            for (parsed, arrival) in parsed.iter().zip(&mut rest) {
-                if parsed.is_fragment {
-                    self.table.push(&mut self.lease, &parsed.ahead, arrival, now, &mut Alone(sink));
+            if new & new.wrapping_sub(1) != 0 && self.table.is_at_ease(&self.lease, now) {
+                let packet = |at: usize| (next[at].packet, next[at].cost);
+                sets.find(new, &mut parsed, &self.table, packet);
+            }
+            for (at, (parsed_at, arrival)) in parsed.iter().zip(&mut rest).enumerate() {
+                if parsed_at.kind == Kind::Fragment {
+                    let ahead = &parsed_at.ahead;
+                    self.table.push(&mut self.lease, ahead, arrival, now, &mut Alone(sink));
+                } else if parsed_at.kind == Kind::Member {
+                    let f = &parsed_at.ahead.fragment;
+                    if !f.has_plain_header() && f.offset == 0 {
+                        heads[sets.owner(at)] = arrival.packet;
+                    }
+                    if let Some(set) = sets.put(at, f, arrival.buffer) {
+                        let first = &parsed[usize::from(set.first)].ahead.fragment;
+                        let head = heads[sets.owner(at)];
+                        let pieces = sets.pieces(set);
+                        self.table.hand_out(set, (first, head), pieces, now, sink);
+                        release(pieces, sink);
+                    }
                 } else {
-                    pass(
-                        &mut self.table.counters,
-                        parsed.other,
-                        &parsed.ahead.fragment,
-                        arrival,
-                        sink,
-                    );
+                    let fragment = &parsed_at.ahead.fragment;
+                    pass(&mut self.table.counters, parsed_at.other, fragment, arrival, sink);
                 }
             }
         }
         drop(rest);
+        self.sets = Some(sets);
         self.parsed = parsed;
     }
 
@@ -203,9 +240,9 @@ impl<B> Shard<B> {
             let (mut own_len, mut others_len) = (0, 0);
             for (at, (to, next)) in (0u8..).zip(parsed.iter_mut().zip(arrivals)) {
                 let other = wire::parse_to(next.packet, next.scope, &mut to.ahead.fragment);
-                to.is_fragment = matches!(other, Ok(None));
+                to.kind = Kind::of(other);
                 let mut is_own = false;
-                if to.is_fragment {
+                if to.kind == Kind::Fragment {
                     to.shard = steering.shard(&to.ahead.fragment.key);
                     is_own = to.shard == mine;
                 } else {
@@ -218,7 +255,7 @@ impl<B> Shard<B> {
             }
             for at in &others[..others_len] {
                 let (parsed, arrival) = (&parsed[usize::from(*at)], &arrivals[usize::from(*at)]);
-                if parsed.is_fragment {
+                if parsed.kind == Kind::Fragment {
                     hand_over(parsed.shard, &parsed.ahead.fragment, arrival);
                 } else {
                     pass(

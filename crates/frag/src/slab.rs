@@ -104,6 +104,30 @@ impl<T: Linked> Slab<T> {
         (self.open != NONE).then(|| self.chunk(self.open).free)
     }
 
+    /// As [`Self::free`], with the record. To be taken with [`Self::take_free`].
+    #[inline(always)]
+    pub(crate) fn free_mut(&mut self) -> Option<(u32, &mut T)> {
+        let chunk = self.chunks.get_mut(self.open)?;
+        Some((chunk.free, &mut chunk.records[chunk.free as usize % CHUNK]))
+    }
+
+    /// Takes the record of [`Self::free_mut`], which had `next` behind it.
+    #[inline(always)]
+    pub(crate) fn take_free(&mut self, next: u32) {
+        let open = self.open;
+        let chunk = self.chunk_mut(open);
+        let was_idle = chunk.used == 0;
+        chunk.used += 1;
+        chunk.free = next;
+        self.used += 1;
+        if next == NONE {
+            self.close(open);
+        }
+        if was_idle {
+            self.is_idle_no_more(open);
+        }
+    }
+
     /// A free record, as it was left.
     #[inline]
     pub(crate) fn take(&mut self) -> u32 {
@@ -163,6 +187,27 @@ impl<T: Linked> Slab<T> {
             return false;
         }
         self.let_go(number, see);
+        true
+    }
+
+    /// [`Self::give`] of a record beside which another is in use, after `end`. `false`: it is the last of its chunk, and
+    /// nothing was done.
+    #[inline(always)]
+    pub(crate) fn give_near(&mut self, at: u32, end: impl FnOnce(&mut T)) -> bool {
+        let number = at / RECORDS;
+        let chunk = self.chunk_mut(number);
+        if chunk.used == 1 {
+            return false;
+        }
+        chunk.used -= 1;
+        let free = std::mem::replace(&mut chunk.free, at);
+        let record = &mut chunk.records[at as usize % CHUNK];
+        end(record);
+        record.set_next(free);
+        self.used -= 1;
+        if free == NONE {
+            self.reopen(number);
+        }
         true
     }
 

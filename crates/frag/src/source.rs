@@ -107,7 +107,7 @@ impl Sources {
 
     /// It begins one more. Answers how many there were.
     #[inline]
-    pub(crate) fn begin(&mut self, key: &Key) -> u32 {
+    fn begin(&mut self, key: &Key) -> u32 {
         match &self.shares {
             None => {
                 let begun = &mut self.begun[flow(key, &self.secret)];
@@ -115,6 +115,21 @@ impl Sources {
             }
             Some((shares, _)) => shares.begin(key),
         }
+    }
+
+    /// One datagram less, for which `bytes` were set aside. Where nothing is shared.
+    #[inline(always)]
+    pub(crate) fn leave(&mut self, at: u16, bytes: u64) -> &mut Source {
+        let source = &mut self[at];
+        source.bytes -= bytes;
+        source.count -= 1;
+        source
+    }
+
+    /// The same, of any family: what [`Self::begun`] is compared with.
+    #[inline(always)]
+    pub(crate) fn born(&mut self, key: &Key) -> u32 {
+        if key.is_v6() { 0 } else { self.begin(key) }
     }
 
     #[inline]
@@ -128,6 +143,20 @@ impl Sources {
         if now > self[self.top].bytes {
             self.top = at;
         }
+    }
+
+    /// The `n`-th record is the youngest of a source now, for which `bytes` are set aside. Answers which was. Where
+    /// nothing is shared.
+    #[inline(always)]
+    pub(crate) fn enter(&mut self, at: u16, n: u32, bytes: u64) -> u32 {
+        let source = &mut self[at];
+        source.bytes += bytes;
+        source.count += 1;
+        let (now, before) = (source.bytes, std::mem::replace(&mut source.youngest, n));
+        if now > self[self.top].bytes {
+            self.top = at;
+        }
+        before
     }
 
     #[inline]

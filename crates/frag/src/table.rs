@@ -19,7 +19,7 @@ mod room;
 use std::hint::select_unpredictable;
 
 use crate::block::{BLOCK_COST, Blocks};
-use crate::datagram::{Look, Node, Store};
+use crate::datagram::{Heading, Look, Node, Piece, Store};
 use crate::directory::Directory;
 use crate::holding::Holding;
 use crate::index::{ABSENT, Health, Index, UNKNOWN};
@@ -30,6 +30,7 @@ use crate::output::{Datagram, Notice, NoticeKind, Payload, Released, Sink, Slice
 use crate::overlap::Policy;
 use crate::reason::{Counters, Reason};
 use crate::refused::Refused;
+use crate::sets::{Rules, Set};
 use crate::shard::{Arrival, Gauges};
 use crate::shares::Shares;
 use crate::slab::{NONE, Slab};
@@ -121,6 +122,8 @@ pub(crate) struct Table<B> {
     refused: Refused,
     /// Datagrams ever begun; wraps.
     begun: u32,
+    /// The hash of one that has begun of late, and its record, if it is still there.
+    latest: (u64, u32),
     /// Memory that the datagrams in progress hold, and what beside it waits to be used again.
     holding: Holding,
     /// Bytes of places that free records keep, and may.
@@ -175,6 +178,7 @@ impl<B> Table<B> {
             sources,
             refused,
             begun: 0,
+            latest: (0, UNKNOWN),
             holding: Self::holding(limits),
             kept: 0,
             kept_most,
@@ -309,10 +313,18 @@ impl<B> Table<B> {
         sink: &mut impl Outlet<B>,
     ) {
         let Ahead { fragment, guess, hash } = ahead;
-        // Its datagram may have begun since, with another fragment of the burst.
-        let guess = if *guess < UNKNOWN { *guess } else { self.index.guess(*hash) };
+        // Its datagram may have begun since, with another fragment of the burst: most likely with the one before.
+        let guess = match *guess {
+            ABSENT | UNKNOWN if *hash == self.latest.0 => self.latest.1,
+            ABSENT | UNKNOWN => self.index.guess(*hash),
+            n => n,
+        };
         let arrival = match guess {
-            ABSENT | UNKNOWN => arrival,
+            ABSENT => match self.begin_usual(lease, ahead, arrival, now) {
+                Ok(()) => return,
+                Err(arrival) => arrival,
+            },
+            UNKNOWN => arrival,
             n => match self.push_usual(lease, fragment, n, arrival, now, sink) {
                 Ok(()) => return,
                 Err(arrival) => arrival,
@@ -355,6 +367,83 @@ impl<B> Table<B> {
         if is_complete {
             self.finish(lease, guess, now, sink);
         }
+        Ok(())
+    }
+
+    /// Begins a datagram of which nothing was found with a fragment that is in no way special, where nothing is short and
+    /// nothing else is to be done: as [`Self::push_slowly`] would, in one go. Gives back the others.
+    #[inline(never)]
+    fn begin_usual<'p>(
+        &mut self,
+        lease: &mut Lease,
+        ahead: &Ahead,
+        arrival: Arrival<'p, B>,
+        now: u64,
+    ) -> Result<(), Arrival<'p, B>> {
+        let f = &ahead.fragment;
+        let is_v6 = f.key.is_v6();
+        let usual = (now < self.next_end)
+            & (f.len >= self.small_below)
+            & (!is_v6 | (f.offset != 0))
+            & (lease.wanted() == self.relieved)
+            & (self.nodes.used() < self.limits.datagrams_max)
+            & (self.limits.overlap == Policy::Strict)
+            & self.index.is_ready()
+            & !self.is_clustered
+            & !self.refused.is_any()
+            & self.old_key.is_none()
+            & self.sources.shares().is_none();
+        if !usual {
+            return Err(arrival);
+        }
+        let need = self.expected(lease, f, arrival.cost);
+        let Some((n, node)) = self.nodes.free_mut() else { return Err(arrival) };
+        let (record, room) = (node.cost(), node.room());
+        let used = record + arrival.cost;
+        if used > need || !lease.has(used) || !lease.promise(u64::from(need)) {
+            return Err(arrival);
+        }
+        node.restart();
+        let Arrival { packet, cost, scope, buffer } = arrival;
+        // Of a free record nothing has changed that a beginning does not set.
+        if let Err(buffer) = node.put_usual(f, self.limits.fragments_max, buffer) {
+            lease.redeem(u64::from(need));
+            return Err(Arrival { packet, cost, scope, buffer });
+        }
+        node.key = f.key;
+        (node.first_at, node.last_at) = (now, now);
+        node.ecn_seen = 1 << (f.ecn & 3);
+        node.put_head(packet, f);
+        (node.used, node.reserved) = (used, need);
+        (node.hash, node.epoch) = (ahead.hash, self.epoch);
+        let source = self.sources.of(&f.key, &self.key);
+        let before_of_source = self.sources.enter(source, n, u64::from(need));
+        let ages = &mut self.ages[usize::from(is_v6)];
+        let before = std::mem::replace(&mut ages.youngest, n);
+        (node.source, node.born, node.begun) = (source, self.sources.born(&f.key), self.begun);
+        let free = std::mem::replace(&mut node.younger, NONE);
+        node.older = before;
+        (node.source_older, node.source_younger) = (before_of_source, NONE);
+        self.nodes.take_free(free);
+        if before == NONE {
+            ages.oldest = n;
+        } else {
+            self.nodes[before].younger = n;
+        }
+        if before_of_source != NONE {
+            self.nodes[before_of_source].source_younger = n;
+        }
+        self.next_end =
+            self.next_end.min(now.saturating_add(self.limits.timeout_ns[usize::from(is_v6)]));
+        self.begun = self.begun.wrapping_add(1);
+        self.committed += u64::from(need);
+        self.kept -= u64::from(room);
+        self.holding.occupy(lease, record);
+        self.holding.spend(lease, cost);
+        self.counters.fragments += 1;
+        self.latest = (ahead.hash, n);
+        // Seen to with the next datagram.
+        self.is_clustered = self.index.enter(ahead.hash, n) == Health::Clustered;
         Ok(())
     }
 
@@ -486,7 +575,7 @@ impl<B> Table<B> {
 
     /// Room for the next header, unless it is much.
     fn keep_header(&mut self, header: Vec<u8>) {
-        if header.capacity() <= HEADER_KEPT {
+        if (1..=HEADER_KEPT).contains(&header.capacity()) {
             self.header = header;
         }
     }
@@ -681,7 +770,7 @@ impl<B> Table<B> {
         let of_source = all.youngest;
         all.youngest = n;
         all.count += 1;
-        let born = if key.is_v6() { 0 } else { self.sources.begin(key) };
+        let born = self.sources.born(key);
         let family = usize::from(key.is_v6());
         let ages = &mut self.ages[family];
         let before = std::mem::replace(&mut ages.youngest, n);
@@ -705,7 +794,7 @@ impl<B> Table<B> {
         }
         let Self { index, nodes, key: secret, .. } = self;
         let health = index.insert(hash, n, |n| secret.hash(&nodes[n].key));
-        self.is_clustered = health == Health::Clustered;
+        self.is_clustered |= health == Health::Clustered;
         self.counters.resized = self.index.begun();
     }
 
@@ -816,16 +905,17 @@ impl<B> Table<B> {
             return self.give_up(lease, n, Reason::Ecn, now, sink);
         };
         let plain;
-        // Whoever panics in the sink leaves no long one behind.
-        let mut made = std::mem::take(&mut self.header);
-        let header = if let Some(rest) = node.heading.plain() {
-            plain = wire::plain_header(&node.key, rest, ecn, false, len);
-            &plain[..]
-        } else {
-            let (next_at, protocol) = (node.heading.next_at(), node.heading.protocol());
-            let finish = Finish { next_at, protocol, ecn, len };
-            wire::finish(node.head(), &finish, &mut made);
-            &made[..]
+        let mut made = Vec::new();
+        let header = match node.heading.plain() {
+            Some(rest) => {
+                plain = wire::plain_header(&node.key, rest, ecn, false, len);
+                &plain[..]
+            }
+            None => {
+                // Whoever panics in the sink leaves no long one behind.
+                made = std::mem::take(&mut self.header);
+                finish_header(node.heading, node.head(), (ecn, len), &mut made)
+            }
         };
         self.counters.datagrams += 1;
         self.counters.bytes += u64::from(len);
@@ -841,7 +931,54 @@ impl<B> Table<B> {
             payload: Payload::Many { node, blocks: &self.blocks },
         });
         self.keep_header(made);
-        self.remove(lease, n, Released::Delivered, sink);
+        self.remove_delivered(lease, n, sink);
+    }
+
+    /// Whether datagrams of which all fragments come in one burst need no closer look: nobody's time is up, and no other
+    /// table is short of memory, or [`Self::push`] would see to that first.
+    #[inline]
+    pub(crate) fn is_at_ease(&self, lease: &Lease, now: u64) -> bool {
+        now < self.next_end && lease.wanted() == self.relieved
+    }
+
+    /// Hands out a datagram of which all fragments came in one burst. `first`: its first fragment and its packet, whose
+    /// header was not plain.
+    pub(crate) fn hand_out(
+        &mut self,
+        set: Set,
+        (first, packet): (&Fragment, &[u8]),
+        pieces: &[Piece<B>],
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) {
+        let heading = Heading::of(first);
+        let plain;
+        let mut made = Vec::new();
+        let header = match heading.plain() {
+            Some(rest) => {
+                plain = wire::plain_header(&first.key, rest, set.ecn, false, set.len);
+                &plain[..]
+            }
+            None => {
+                made = std::mem::take(&mut self.header);
+                let head = &packet[..usize::from(heading.len())];
+                finish_header(heading, head, (set.ecn, set.len), &mut made)
+            }
+        };
+        self.counters.fragments += pieces.len() as u64;
+        self.counters.datagrams += 1;
+        self.counters.bytes += u64::from(set.len);
+        // For those that wait: see `give_up_late`.
+        self.begun = self.begun.wrapping_add(1);
+        self.sources.born(&first.key);
+        sink.datagram(&Datagram {
+            key: &first.key,
+            header,
+            len: usize::from(set.len),
+            first_at: now,
+            payload: Payload::Together(pieces),
+        });
+        self.keep_header(made);
     }
 
     fn notify(&self, n: u32, kind: NoticeKind, sink: &mut impl Sink<B>) {
@@ -899,15 +1036,71 @@ impl<B> Table<B> {
         ending.may_keep = !matches!(why, Released::Dropped(reason) if reason.is_eviction());
     }
 
+    /// [`Self::remove`] of a datagram that was handed out: in one go where nothing is special about it or to be done beside.
+    #[inline(always)]
+    fn remove_delivered(&mut self, lease: &mut Lease, n: u32, sink: &mut impl Sink<B>) {
+        let node = &self.nodes[n];
+        let usual = node.is_plain()
+            & (node.epoch == self.epoch)
+            & self.old_key.is_none()
+            & self.index.is_one()
+            & self.sources.shares().is_none();
+        if !usual {
+            return self.remove(lease, n, Released::Delivered, sink);
+        }
+        let (hash, reserved) = (node.hash, u64::from(node.reserved));
+        let (family, source) = (usize::from(node.key.is_v6()), node.source);
+        let (older, younger) = (node.older, node.younger);
+        let (source_older, source_younger) = (node.source_older, node.source_younger);
+        match self.nodes.get_mut(older) {
+            Some(older) => older.younger = younger,
+            None => self.ages[family].oldest = younger,
+        }
+        match self.nodes.get_mut(younger) {
+            Some(younger) => younger.older = older,
+            None => self.ages[family].youngest = older,
+        }
+        if let Some(node) = self.nodes.get_mut(source_older) {
+            node.source_younger = source_younger;
+        }
+        let of_source = self.sources.leave(source, reserved);
+        match self.nodes.get_mut(source_younger) {
+            Some(node) => node.source_older = source_older,
+            None => of_source.youngest = source_older,
+        }
+        self.index.leave(hash, n);
+        if self.index.is_outgrown() {
+            self.shrink_index(lease);
+        }
+        lease.redeem(reserved);
+        self.committed -= reserved;
+        let mut ending = Ending { table: self, lease, n, may_keep: false };
+        let node = &mut ending.table.nodes[n];
+        let (used, room) = (u64::from(node.used), node.room());
+        node.release_plain(|buffer| sink.release(buffer, Released::Delivered));
+        ending.may_keep = true;
+        if ending.table.may_keep(room) && ending.table.nodes.give_near(n, Node::end_plain) {
+            // So it has ended.
+            std::mem::forget(ending);
+            self.kept += u64::from(room);
+            self.holding.let_go(lease, used, u64::from(Node::<B>::COST + room));
+        }
+    }
+
+    /// Whether a free record may keep so much room for pieces, bytes.
+    #[inline(always)]
+    fn may_keep(&self, room: u32) -> bool {
+        room <= Node::<B>::places_cost(PLACES_KEPT) && self.kept + u64::from(room) <= self.kept_most
+    }
+
     /// Gives back a record, which may keep its room for pieces if all was released; else what was not is dropped. What
     /// it held is free only now.
     #[inline]
     fn put_away(&mut self, lease: &mut Lease, n: u32, may_keep: bool) {
         let node = &mut self.nodes[n];
-        let (used, room) = (u64::from(node.used), u64::from(node.room()));
-        let keep = may_keep
-            && room <= u64::from(Node::<B>::places_cost(PLACES_KEPT))
-            && self.kept + room <= self.kept_most;
+        let (used, room) = (u64::from(node.used), node.room());
+        let keep = may_keep && self.may_keep(room);
+        let node = &mut self.nodes[n];
         let (blocks, mut gone_bytes) = self.blocks.free(&mut node.chain);
         node.end(keep);
         let mut spare = u64::from(blocks) * u64::from(BLOCK_COST) + u64::from(node.cost());
@@ -1068,6 +1261,39 @@ fn put_usual<'p, const BEGINS: bool, B>(
     }
     node.last_at = now;
     Ok(())
+}
+
+/// Makes the header of a whole datagram of its first fragment's, which is not plain.
+fn finish_header<'m>(
+    heading: Heading,
+    first: &[u8],
+    (ecn, len): (u8, u16),
+    made: &'m mut Vec<u8>,
+) -> &'m [u8] {
+    let (next_at, protocol) = (heading.next_at(), heading.protocol());
+    wire::finish(first, &Finish { next_at, protocol, ecn, len }, made);
+    made
+}
+
+impl<B> Rules for Table<B> {
+    #[inline]
+    fn is_short(&self) -> bool {
+        self.refused.is_any()
+    }
+
+    #[inline]
+    fn takes(&self, f: &Fragment, packet: &[u8]) -> bool {
+        let first_of_v6 = f.key.is_v6() & (f.offset == 0);
+        let special = first_of_v6 | (f.len < self.limits.fragment_min);
+        !special || self.unacceptable(f, packet).is_none()
+    }
+
+    #[inline]
+    fn allows(&self, fragments: u32, cost: u64) -> bool {
+        // As much as it would cost in progress: what is in memory for more than a burst must not decide.
+        let cost = cost + u64::from(Node::<B>::COST);
+        (fragments <= u32::from(self.limits.fragments_max)) & (cost <= self.expected_most)
+    }
 }
 
 /// Goes on with giving back a list that another has followed, if there is memory for that: what is left may be copied,

@@ -113,11 +113,17 @@ fn a_shard_grows_a_thousandfold_while_it_works() {
     let resized = world.shard.counters().resized;
     assert!(resized >= 11, "an index of 512 slots has become one of 2 Mi in {resized} steps");
     assert!(world.most <= EFFORT_MAX, "{} in one call", world.most);
-    // The others, none of which is forgotten: the table shrinks with them.
+    // The others, none of which is forgotten.
     let first = MANY / 1024 - 1;
     (first..MANY).for_each(|id| world.push(id, 1));
-    assert!(world.shard.counters().resized > resized, "and back");
     assert!(world.most <= EFFORT_MAX, "{} in one call", world.most);
+    // And shrinks where nothing comes, in up to eight such steps a call.
+    for _ in 0..1 << 16 {
+        effort::take();
+        world.shard.expire(1, usize::MAX, &mut world.out);
+        assert!(effort::take() <= 8 * 512);
+    }
+    assert!(world.shard.counters().resized > resized, "and back");
     let delivered = whole + waiting;
     world.end(delivered);
 }

@@ -114,7 +114,8 @@ impl Host {
 
     pub(crate) fn push_burst(&mut self, packets: &[Packet]) {
         let buffers: Vec<Buffer> = packets.iter().map(|packet| Rc::new(packet.emit())).collect();
-        let mut arrivals = buffers.iter().map(|b| Arrival::new(b, Rc::clone(b))).collect();
+        let mut arrivals: Vec<_> = buffers.iter().map(|b| Arrival::new(b, Rc::clone(b))).collect();
+        arrivals.iter_mut().for_each(|arrival| arrival.cost += self.frame);
         self.shard.push_burst(&mut arrivals, self.now, &mut self.out);
         assert!(arrivals.is_empty());
         self.handed += buffers.len() as u64;

@@ -129,6 +129,13 @@ fn progress(pieces: usize, times: u64, loss: usize) {
         senders.offered,
         senders.host.shard.counters()
     );
+    if loss > 0 {
+        // Those that nothing completes go long before their time is up.
+        let counters = senders.host.shard.counters();
+        let timeouts = [Reason::Timeout, Reason::TimeoutNoFirst].map(|why| counters.datagrams(why));
+        assert!(counters.datagrams(Reason::EvictedIdle) > 0, "{counters:?}");
+        assert_eq!(timeouts, [0, 0]);
+    }
 }
 
 #[test]
