@@ -187,26 +187,13 @@ impl<B> Shard<B> {
                 }
             }
             self.touch(&parsed[..came]);
-            if new & new.wrapping_sub(1) != 0 && self.table.is_at_ease(&self.lease, now) {
-                let packet = |at: usize| (next[at].packet, next[at].cost);
-                sets.find(new, &mut parsed, &self.table, packet);
-            }
+            self.find_sets(&mut sets, new, &mut parsed, now, |at| (next[at].packet, next[at].cost));
             for (at, (parsed_at, arrival)) in parsed.iter().zip(&mut rest).enumerate() {
                 if parsed_at.kind == Kind::Fragment {
                     let ahead = &parsed_at.ahead;
                     self.table.push(&mut self.lease, ahead, arrival, now, &mut Alone(sink));
                 } else if parsed_at.kind == Kind::Member {
-                    let f = &parsed_at.ahead.fragment;
-                    if !f.has_plain_header() && f.offset == 0 {
-                        heads[sets.owner(at)] = arrival.packet;
-                    }
-                    if let Some(set) = sets.put(at, f, arrival.buffer) {
-                        let first = &parsed[usize::from(set.first)].ahead.fragment;
-                        let head = heads[sets.owner(at)];
-                        let pieces = sets.pieces(set);
-                        self.table.hand_out(set, (first, head), pieces, now, sink);
-                        release(pieces, sink);
-                    }
+                    self.put_together(&mut sets, &parsed, (at, arrival), &mut heads, now, sink);
                 } else {
                     let fragment = &parsed_at.ahead.fragment;
                     pass(&mut self.table.counters, parsed_at.other, fragment, arrival, sink);
@@ -284,7 +271,7 @@ impl<B> Shard<B> {
         self.parsed = parsed;
     }
 
-    /// [`Self::push_fragment`] of many: see [`Self::push_burst`].
+    /// [`Self::push_fragment`] of many, as [`Self::push_burst`] does it.
     pub fn push_fragments<'p>(
         &mut self,
         fragments: impl IntoIterator<Item = (Fragment, Arrival<'p, B>)>,
@@ -292,29 +279,42 @@ impl<B> Shard<B> {
         sink: &mut impl Sink<B>,
     ) {
         let mut parsed = self.take_parsed();
+        let mut sets = self.sets.take().unwrap_or_else(Sets::new);
+        let mut heads: [&[u8]; SETS] = [&[]; SETS];
         let mut fragments = fragments.into_iter();
-        let mut arrivals = [const { None }; BURST];
+        let mut arrivals = [const { None::<Arrival<'p, B>> }; BURST];
         loop {
-            let mut came = 0;
+            let (mut came, mut new) = (0, 0);
             for (to, (fragment, arrival)) in parsed.iter_mut().zip(&mut fragments) {
                 if fragment.offset == 0 && !fragment.has_plain_header() {
                     // Of these the header is needed too, and another core may have it.
                     std::hint::black_box(arrival.packet.first());
                 }
-                to.ahead.fragment = fragment;
+                (to.ahead.fragment, to.kind) = (fragment, Kind::Fragment);
                 self.table.look_up(&mut to.ahead);
+                new |= u32::from(to.ahead.guess == ABSENT) << came;
                 arrivals[came] = Some(arrival);
                 came += 1;
             }
             self.touch(&parsed[..came]);
-            for (parsed, arrival) in parsed.iter().zip(&mut arrivals[..came]) {
-                let Some(arrival) = arrival.take() else { continue };
-                self.table.push(&mut self.lease, &parsed.ahead, arrival, now, &mut Alone(sink));
+            let packet = |at: usize| {
+                arrivals[at].as_ref().map_or((&[][..], 0), |next| (next.packet, next.cost))
+            };
+            self.find_sets(&mut sets, new, &mut parsed, now, packet);
+            for (at, parsed_at) in parsed[..came].iter().enumerate() {
+                let Some(arrival) = arrivals[at].take() else { continue };
+                if parsed_at.kind == Kind::Member {
+                    self.put_together(&mut sets, &parsed, (at, arrival), &mut heads, now, sink);
+                } else {
+                    let ahead = &parsed_at.ahead;
+                    self.table.push(&mut self.lease, ahead, arrival, now, &mut Alone(sink));
+                }
             }
             if came < BURST {
                 break;
             }
         }
+        self.sets = Some(sets);
         self.parsed = parsed;
     }
 
@@ -356,6 +356,47 @@ impl<B> Shard<B> {
         drop(received);
         self.parsed = parsed;
         all
+    }
+
+    /// Finds the datagrams of which all is in a burst. `new`: see [`Sets::find`].
+    #[inline(always)]
+    fn find_sets<'p>(
+        &self,
+        sets: &mut Sets<B>,
+        new: u32,
+        parsed: &mut [Parsed],
+        now: u64,
+        packet: impl Fn(usize) -> (&'p [u8], u32),
+    ) {
+        // It takes two.
+        if new & new.wrapping_sub(1) != 0 && self.table.is_at_ease(&self.lease, now) {
+            sets.find(new, parsed, &self.table, packet);
+        }
+    }
+
+    /// Takes in a fragment of such a datagram, and hands that out if it was the last. `heads`: packets of first fragments,
+    /// by set, whose header is not plain.
+    #[inline(always)]
+    fn put_together<'p>(
+        &mut self,
+        sets: &mut Sets<B>,
+        parsed: &[Parsed],
+        (at, arrival): (usize, Arrival<'p, B>),
+        heads: &mut [&'p [u8]; SETS],
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) {
+        let f = &parsed[at].ahead.fragment;
+        let owner = sets.owner(at);
+        if !f.has_plain_header() && f.offset == 0 {
+            heads[owner] = arrival.packet;
+        }
+        if let Some(set) = sets.put(at, f, arrival.buffer) {
+            let first = &parsed[usize::from(set.first)].ahead.fragment;
+            let pieces = sets.pieces(set);
+            self.table.hand_out(set, (first, heads[owner]), pieces, now, sink);
+            release(pieces, sink);
+        }
     }
 
     /// Has what the fragments of a burst need brought near, all at once: each alone would be waited for.

@@ -75,7 +75,7 @@ fn a_burst_gives_what_its_packets_give_one_by_one() {
     let mut delivered = 0;
     for round in 0..600 {
         let config = Config { copy_below: [0, 64][round % 2], ..Config::default() };
-        let (mut alone, mut together) = (Host::new(&config), Host::new(&config));
+        let [mut alone, mut together, mut parsed] = [(); 3].map(|()| Host::new(&config));
         let mut all: Vec<Packet> = Vec::new();
         for id in 0..12 {
             // Some have the identification of one before.
@@ -96,6 +96,8 @@ fn a_burst_gives_what_its_packets_give_one_by_one() {
             assert_eq!(together.out.delivered, alone.out.delivered, "round {round}");
             assert_eq!(together.out.whole, alone.out.whole);
             assert_eq!(counted(together.shard.counters()), counted(alone.shard.counters()));
+            parsed.push_fragments(burst);
+            assert_eq!(parsed.out.delivered, alone.out.delivered, "round {round}");
         }
         delivered += alone.out.delivered.len();
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use frag::{
     Arrival, Config, Datagram, Gauges, HashKey, Key, Ledger, Notice, NoticeKind, Released, Shard,
-    Sink,
+    Sink, wire,
 };
 use testkit::fragments::Packet;
 
@@ -119,6 +119,18 @@ impl Host {
         self.shard.push_burst(&mut arrivals, self.now, &mut self.out);
         assert!(arrivals.is_empty());
         self.handed += buffers.len() as u64;
+        self.check();
+    }
+
+    /// Those of them that are fragments, parsed before.
+    pub(crate) fn push_fragments(&mut self, packets: &[Packet]) {
+        let buffers: Vec<Buffer> = packets.iter().map(|packet| Rc::new(packet.emit())).collect();
+        let fragments = buffers.iter().filter_map(|b| match wire::parse(b, 0) {
+            Ok(wire::Packet::Fragment(fragment)) => Some((fragment, Arrival::new(b, Rc::clone(b)))),
+            _ => None,
+        });
+        self.handed += fragments.clone().count() as u64;
+        self.shard.push_fragments(fragments, self.now, &mut self.out);
         self.check();
     }
 
