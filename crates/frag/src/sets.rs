@@ -3,7 +3,8 @@
 //! They wait for nothing. So they need no record, no place in the index and no memory set aside, and are handed out also
 //! where there is none left: found by one look at the burst, put in order, and handed out when the last of their fragments
 //! has its turn. Whatever is not plain about a datagram (a fragment that comes twice, an overlap, a mark that contradicts
-//! another) goes the usual way, and one of which anything is in progress does.
+//! another) goes the usual way, and one of which anything is in progress does. So all comes out as if each fragment had come
+//! alone, but that no payload is copied; and that what is short of memory alone, and is refused, is not so here.
 
 use crate::datagram::{Piece, Store};
 use crate::output::{Released, Sink};
@@ -28,6 +29,8 @@ struct Group {
     received: u32,
     /// Where the last fragment ends; 0: it has not come.
     end: u32,
+    /// Some of them go the usual way, and so do all that follow.
+    is_barred: bool,
 }
 
 /// A datagram of which all is there.
@@ -43,6 +46,8 @@ pub(crate) struct Set {
     pub(crate) ecn: u8,
     /// Bytes of payload.
     pub(crate) len: u16,
+    /// Memory that it would have held, had it not been in one burst, bytes.
+    pub(crate) cost: u64,
 }
 
 /// Those of one burst.
@@ -70,8 +75,9 @@ pub(crate) trait Rules {
     fn is_short(&self) -> bool;
     /// Whether a fragment is one that it takes in.
     fn takes(&self, f: &Fragment, packet: &[u8]) -> bool;
-    /// Whether a datagram of so many fragments, whose buffers cost so many bytes, is one that it hands out.
-    fn allows(&self, fragments: u32, cost: u64) -> bool;
+    /// What a datagram of so many fragments would hold in progress, bytes, whose buffers cost so many; `None`: it is one
+    /// that would be given up.
+    fn cost(&self, fragments: u32, buffers: u64) -> Option<u64>;
 }
 
 impl<B> Sets<B> {
@@ -136,44 +142,45 @@ impl<B> Sets<B> {
             let ahead = &parsed[at].ahead;
             let f = &ahead.fragment;
             let mut slot = (ahead.hash >> (u64::BITS - SLOT_BITS)) as usize;
-            let group = loop {
+            let of = loop {
                 let slot_now = &mut slots[slot % SLOTS];
                 if *slot_now == NONE {
                     *slot_now = groups;
-                    let group = &mut self.groups[usize::from(groups) % BURST];
+                    let of = usize::from(groups) % BURST;
                     groups += 1;
-                    *group = Group { hash: ahead.hash, ..Group::default() };
-                    break group;
+                    self.groups[of] = Group { hash: ahead.hash, ..Group::default() };
+                    break of;
                 }
-                let group = &mut self.groups[usize::from(*slot_now) % BURST];
-                if group.hash == ahead.hash {
-                    break group;
+                let of = usize::from(*slot_now) % BURST;
+                if self.groups[of].hash == ahead.hash {
+                    break of;
                 }
                 slot += 1;
             };
+            let group = &mut self.groups[of];
             group.members |= 1 << at;
             group.received += u32::from(f.len);
             group.end = if f.more { group.end } else { f.end() };
-            if group.received == group.end {
-                // What comes of that key behind this is of another.
-                let members = std::mem::take(&mut group.members);
-                (group.received, group.end) = (0, 0);
-                self.enter(members, parsed, rules, &packet);
+            if (group.received == group.end) & !group.is_barred {
+                let Group { hash, members, .. } = *group;
+                // What comes of that key behind a set is of another datagram.
+                let is_barred = !self.enter(members, parsed, rules, &packet);
+                self.groups[of] = Group { hash, is_barred, ..Group::default() };
             }
         }
     }
 
-    /// Enters a set, if it is one.
+    /// Enters a set. `false`: it is none.
     fn enter<'p>(
         &mut self,
         members: u32,
         parsed: &mut [Parsed],
         rules: &impl Rules,
         packet: &impl Fn(usize) -> (&'p [u8], u32),
-    ) {
+    ) -> bool {
         let base = self.all.count_ones() as usize;
         let count = members.count_ones() as usize;
-        let Some(order) = self.order.get_mut(base..base + count) else { return };
+        let Some(order) = self.order.get_mut(base..base + count) else { return false };
         let of = |at: u8| &parsed[usize::from(at)].ahead.fragment;
         for (known, at) in bits(members).enumerate() {
             let offset = parsed[at].ahead.fragment.offset;
@@ -191,7 +198,7 @@ impl<B> Sets<B> {
             let (packet, its_cost) = packet(usize::from(*at));
             let fits = (u32::from(f.offset) == end) & (f.more == (rank + 1 < count));
             if !fits || f.key != first.key || !rules.takes(f, packet) {
-                return;
+                return false;
             }
             end = f.end();
             ecn_seen |= 1 << (f.ecn & 3);
@@ -199,13 +206,11 @@ impl<B> Sets<B> {
         }
         let fixed = if first.key.is_v6() { 40 } else { 0 };
         let whole = u32::from(first.header_len).saturating_sub(fixed) + end;
-        let (Ok(_), Ok(len)) = (u16::try_from(whole), u16::try_from(end)) else { return };
-        let Some(ecn) = wire::merge_ecn(ecn_seen, first.ecn) else { return };
-        if !rules.allows(members.count_ones(), cost) {
-            return;
-        }
-        let Some(set) = self.sets.get_mut(usize::from(self.found)) else { return };
-        *set = Set { members, first: order[0], base: number(base), ecn, len };
+        let (Ok(_), Ok(len)) = (u16::try_from(whole), u16::try_from(end)) else { return false };
+        let Some(ecn) = wire::merge_ecn(ecn_seen, first.ecn) else { return false };
+        let Some(cost) = rules.cost(members.count_ones(), cost) else { return false };
+        let Some(set) = self.sets.get_mut(usize::from(self.found)) else { return false };
+        *set = Set { members, first: order[0], base: number(base), ecn, len, cost };
         for (place, at) in (number(base)..).zip(order) {
             self.place[usize::from(*at) % BURST] = place;
             self.owner[usize::from(*at) % BURST] = self.found;
@@ -213,6 +218,7 @@ impl<B> Sets<B> {
         }
         self.found += 1;
         self.all |= members;
+        true
     }
 
     /// The number of the set that the fragment at a place is of.

@@ -158,8 +158,9 @@ impl<B> Shard<B> {
     /// Takes in many packets, and empties the list. Faster than one by one where datagrams are many: what
     /// all of them need of the datagrams in progress is fetched at once. Their own headers the caller should
     /// have prefetched, as every program does that takes packets from a ring. Of each 32 packets, datagrams of which all
-    /// fragments are there, as those of a sender who has not mixed them are, take no memory, and are handed out also where
-    /// none is left; none of their payload is copied ([`Released::Copied`]). The list is empty afterwards, also
+    /// fragments are there, as those of a sender who has not mixed them are, take no memory (unless something else is to be
+    /// seen to first: a time that is up, another shard that is short of memory, a table that is changing) and are handed out
+    /// also where there is none; none of their payload is copied ([`Released::Copied`]). The list is empty afterwards, also
     /// if the sink has panicked: what had not been looked at by then is dropped.
     pub fn push_burst(
         &mut self,
@@ -394,7 +395,7 @@ impl<B> Shard<B> {
         if let Some(set) = sets.put(at, f, arrival.buffer) {
             let first = &parsed[usize::from(set.first)].ahead.fragment;
             let pieces = sets.pieces(set);
-            self.table.hand_out(set, (first, heads[owner]), pieces, now, sink);
+            self.table.hand_out(&mut self.lease, set, (first, heads[owner]), pieces, now, sink);
             release(pieces, sink);
         }
     }

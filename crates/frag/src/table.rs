@@ -7,7 +7,8 @@
 //!
 //! 1. a datagram is admitted only if it can be expected to be finished in the memory that is not set aside
 //!    for others, by what datagrams of late have needed;
-//! 2. what was refused stays refused, so that its later fragments hold nothing ([`Refused`]);
+//! 2. what was refused stays refused, so that its later fragments hold nothing ([`Refused`]), unless all of it comes in
+//!    one burst, for which nothing is held ([`Sets`](crate::sets::Sets));
 //! 3. when memory ends all the same, what has not moved for long goes first, for those who do not use more than
 //!    its source does; then the youngest of the source that uses most, then the youngest of all. Never an older
 //!    one: so the oldest always ends. How memory comes back then, and how many may go for one fragment, is in
@@ -399,8 +400,9 @@ impl<B> Table<B> {
         let need = self.expected(lease, f, arrival.cost);
         let Some((n, node)) = self.nodes.free_mut() else { return Err(arrival) };
         let (record, room) = (node.cost(), node.room());
-        let used = record + arrival.cost;
-        if used > need || !lease.has(used) || !lease.promise(u64::from(need)) {
+        // What a caller says of costs may be anything.
+        let used = record.saturating_add(arrival.cost);
+        if used > need || used == u32::MAX || !lease.has(used) || !lease.promise(u64::from(need)) {
             return Err(arrival);
         }
         node.restart();
@@ -934,17 +936,18 @@ impl<B> Table<B> {
         self.remove_delivered(lease, n, sink);
     }
 
-    /// Whether datagrams of which all fragments come in one burst need no closer look: nobody's time is up, and no other
-    /// table is short of memory, or [`Self::push`] would see to that first.
+    /// Whether datagrams of which all fragments come in one burst need no closer look: that nothing is in progress of them
+    /// is sure, nobody's time is up, and no other table is short of memory, or [`Self::push`] would see to that first.
     #[inline]
     pub(crate) fn is_at_ease(&self, lease: &Lease, now: u64) -> bool {
-        now < self.next_end && lease.wanted() == self.relieved
+        now < self.next_end && lease.wanted() == self.relieved && self.index.is_one()
     }
 
     /// Hands out a datagram of which all fragments came in one burst. `first`: its first fragment and its packet, whose
     /// header was not plain.
     pub(crate) fn hand_out(
         &mut self,
+        lease: &mut Lease,
         set: Set,
         (first, packet): (&Fragment, &[u8]),
         pieces: &[Piece<B>],
@@ -968,6 +971,8 @@ impl<B> Table<B> {
         self.counters.fragments += pieces.len() as u64;
         self.counters.datagrams += 1;
         self.counters.bytes += u64::from(set.len);
+        lease.pace.completed(set.cost);
+        pieces[1..].iter().for_each(|_| lease.pace.waited(0));
         // For those that wait: see `give_up_late`.
         self.begun = self.begun.wrapping_add(1);
         self.sources.born(&first.key);
@@ -1289,10 +1294,11 @@ impl<B> Rules for Table<B> {
     }
 
     #[inline]
-    fn allows(&self, fragments: u32, cost: u64) -> bool {
-        // As much as it would cost in progress: what is in memory for more than a burst must not decide.
-        let cost = cost + u64::from(Node::<B>::COST);
-        (fragments <= u32::from(self.limits.fragments_max)) & (cost <= self.expected_most)
+    fn cost(&self, fragments: u32, buffers: u64) -> Option<u64> {
+        let places = u64::from(Node::<B>::places_cost(fragments as usize));
+        let cost = buffers + u64::from(Node::<B>::COST) + places;
+        let allowed = fragments <= u32::from(self.limits.fragments_max);
+        (allowed & (cost <= self.expected_most)).then_some(cost)
     }
 }
 

@@ -125,11 +125,15 @@ impl Host {
     /// Those of them that are fragments, parsed before.
     pub(crate) fn push_fragments(&mut self, packets: &[Packet]) {
         let buffers: Vec<Buffer> = packets.iter().map(|packet| Rc::new(packet.emit())).collect();
-        let fragments = buffers.iter().filter_map(|b| match wire::parse(b, 0) {
-            Ok(wire::Packet::Fragment(fragment)) => Some((fragment, Arrival::new(b, Rc::clone(b)))),
-            _ => None,
-        });
-        self.handed += fragments.clone().count() as u64;
+        let mut fragments = Vec::new();
+        for bytes in &buffers {
+            let mut arrival = Arrival::new(bytes, Rc::clone(bytes));
+            arrival.cost += self.frame;
+            if let Ok(wire::Packet::Fragment(fragment)) = wire::parse(bytes, 0) {
+                fragments.push((fragment, arrival));
+            }
+        }
+        self.handed += fragments.len() as u64;
         self.shard.push_fragments(fragments, self.now, &mut self.out);
         self.check();
     }

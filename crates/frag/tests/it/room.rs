@@ -129,13 +129,20 @@ fn so_it_does_where_all_are_idle() {
 /// A caller may say what he likes: also where there is so much memory.
 #[test]
 fn a_datagram_of_buffers_of_four_gibibytes_is_given_up() {
-    let costs = [(100, u32::MAX), (3 << 30, 3 << 30), (u32::MAX - 600, 2048)];
+    let costs = [(100, u32::MAX), (3 << 30, 3 << 30), (u32::MAX - 600, 2048), (u32::MAX, 2048)];
     for (memory_bytes, copy_below) in [(64 << 20, 0), (1 << 40, 0), (1 << 40, 256)] {
         for (first, second) in costs {
             let config = Config { memory_bytes, copy_below, ..Config::default() };
             let mut host = Host::new(&config);
             let whole = Packet::new(Family::V4, 1, vec![1; 900]);
             let other = Packet { id: 2, ..whole.clone() };
+            // Records that are free know how datagrams are cut.
+            for (at, end) in [(0, 304), (304, 608), (608, 900)] {
+                [3, 4].iter().for_each(|id| {
+                    host.push(&Packet { id: *id, ..whole.clone() }.fragment(at, end));
+                });
+            }
+            host.out.delivered.clear();
             host.push(&other.fragment(0, 304));
             for (at, cost) in [(0, first), (304, second)] {
                 let bytes = Rc::new(whole.fragment(at, at + 304).emit());
