@@ -114,7 +114,12 @@ impl<T: Linked> Slab<T> {
     /// Takes the record of [`Self::free_mut`], which had `next` behind it.
     #[inline(always)]
     pub(crate) fn take_free(&mut self, next: u32) {
-        let open = self.open;
+        self.take_before(self.open, next);
+    }
+
+    /// Takes the first free record of that chunk, which has `next` behind it.
+    #[inline(always)]
+    fn take_before(&mut self, open: u32, next: u32) {
         let chunk = self.chunk_mut(open);
         let was_idle = chunk.used == 0;
         chunk.used += 1;
@@ -140,19 +145,10 @@ impl<T: Linked> Slab<T> {
     /// A free record of that chunk, which has one.
     #[inline]
     fn take_of(&mut self, open: u32) -> u32 {
-        let chunk = self.chunk_mut(open);
+        let chunk = self.chunk(open);
         let at = chunk.free;
         let next = chunk.records[at as usize % CHUNK].next();
-        let was_idle = chunk.used == 0;
-        chunk.used += 1;
-        chunk.free = next;
-        self.used += 1;
-        if next == NONE {
-            self.close(open);
-        }
-        if was_idle {
-            self.is_idle_no_more(open);
-        }
+        self.take_before(open, next);
         at
     }
 
