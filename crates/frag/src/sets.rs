@@ -4,7 +4,8 @@
 //! where there is none left: found by one look at the burst, put in order, and handed out when the last of their fragments
 //! has its turn. Whatever is not plain about a datagram (a fragment that comes twice, an overlap, a mark that contradicts
 //! another) goes the usual way, and one of which anything is in progress does. So all comes out as if each fragment had come
-//! alone, but that no payload is copied; and that what is short of memory alone, and is refused, is not so here.
+//! alone, but that no payload is copied; and that what would be refused alone, for want of memory or because there are too
+//! many datagrams in progress, is not so here.
 
 use crate::datagram::{Piece, Store};
 use crate::output::{Released, Sink};
@@ -17,7 +18,8 @@ const SLOT_BITS: u32 = SLOTS.ilog2();
 const NONE: u8 = u8::MAX;
 /// Datagrams of which all may be in a burst: each has two fragments at least.
 pub(crate) const SETS: usize = BURST / 2;
-/// Where datagrams are mixed, so that none comes in one burst, one burst of `2^MISSES_MAX` is looked at in vain.
+/// Where datagrams are mixed, so that none comes in one burst, one burst of `2^MISSES_MAX` that may have one is looked at in
+/// vain.
 const MISSES_MAX: u8 = 4;
 
 /// Fragments of a burst that have the same hash, since it was whole last.
@@ -106,16 +108,15 @@ impl<B> Sets<B> {
         rules: &impl Rules,
         packet: impl Fn(usize) -> (&'p [u8], u32),
     ) {
-        let (mut all, mut first, mut last) = (0, 0, 0);
+        let (mut all, mut has_first, mut has_last) = (0, false, false);
         for at in bits(new) {
             let f = &parsed[at].ahead.fragment;
             // One that is all of a datagram is apart from all others (RFC 6946).
-            let bit = u32::from(!f.is_atomic()) << at;
-            all |= bit;
-            first |= bit * u32::from(f.offset == 0);
-            last |= bit * u32::from(!f.more);
+            all |= u32::from(!f.is_atomic()) << at;
+            has_first |= (f.offset == 0) & f.more;
+            has_last |= (f.offset != 0) & !f.more;
         }
-        if (first == 0) | (last == 0) {
+        if !has_first | !has_last {
             return;
         }
         if self.pause > 0 && !rules.is_short() {

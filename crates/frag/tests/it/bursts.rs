@@ -196,6 +196,19 @@ fn what_is_whole_in_a_burst_needs_no_memory() {
     assert!(gauges.datagrams > 0 && gauges.memory_bytes <= 64 << 10);
 }
 
+/// There are as many in progress as may be, and what is not in progress is not one of those.
+#[test]
+fn what_is_whole_in_a_burst_is_no_datagram_in_progress() {
+    let mut host = Host::new(&Config { datagrams_max: 1, ..Config::default() });
+    let whole = |id| fragments(&Packet::new(Family::V4, id, vec![1; 900]), &cut(900, 304));
+    host.push(&whole(1)[0]);
+    host.push(&whole(2)[0]);
+    let refused = host.shard.counters().fragments(Reason::TooManyDatagrams);
+    assert_eq!((refused, host.gauges().datagrams), (1, 1));
+    host.push_burst(&whole(3));
+    assert_eq!((host.out.delivered.len(), host.gauges().datagrams), (1, 1));
+}
+
 /// However many in a row came mixed before.
 #[test]
 fn who_stops_mixing_is_seen_to_after_a_while() {
