@@ -3,6 +3,7 @@
 mod access;
 mod accounts;
 mod acting;
+mod aside;
 mod channel;
 mod command;
 pub mod config;

@@ -17,6 +17,7 @@
 //! `/proc` must be mounted: extended attributes and modes of `O_PATH` descriptors are reached through it.
 
 mod change;
+mod delays;
 mod directory;
 pub mod dosattrib;
 mod errno;
@@ -39,11 +40,13 @@ mod xattr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use smb::{Access, NtStatus};
 
+use super::runtime::{self, Budget};
 use super::transfer::is_in_memory;
 use lookup::Waits;
 
@@ -169,7 +172,10 @@ struct Inner {
     root: Arc<OwnedFd>,
     resolve: ResolveFlags,
     index: index::Indexes,
+    in_memory: bool,
     waits: Waits,
+    delays: delays::Delays,
+    callers: Budget,
     memo: memo::Memo,
     /// Devices on which files of the share are, and whether their file systems have no disk.
     devices: Mutex<Vec<(u64, bool)>>,
@@ -206,7 +212,10 @@ impl Share {
             root: Arc::new(root),
             resolve,
             index,
+            in_memory,
             waits,
+            delays: delays::Delays::new(),
+            callers: Budget::new(runtime::Config::default().offload_threads / 2),
             memo: memo::Memo::default(),
             devices: Mutex::default(),
         })))
@@ -222,6 +231,33 @@ impl Share {
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.0.index.is_local()
+    }
+
+    /// Whether calls to its file system are for who may wait: it is one of another host or of a program (NFS, FUSE), or has
+    /// kept somebody waiting of late.
+    #[must_use]
+    pub fn keeps_waiting(&self) -> bool {
+        match self.0.waits {
+            Waits::Always => true,
+            _ => !self.0.in_memory && self.0.delays.are_long(),
+        }
+    }
+
+    /// Calls `what`, which calls its file system, and remembers if that took long.
+    pub fn timed<T>(&self, what: impl FnOnce() -> T) -> T {
+        if self.0.in_memory || self.0.waits == Waits::Always {
+            return what();
+        }
+        let from = Instant::now();
+        let done = what();
+        self.0.delays.note(from, Instant::now(), &self.0.config.label);
+        done
+    }
+
+    /// Threads that may be in its file system at a time, of those that may wait.
+    #[must_use]
+    pub fn callers(&self) -> &Budget {
+        &self.0.callers
     }
 
     /// How many folders have been read to find names that differ in case: what look-ups cost beyond a fixed

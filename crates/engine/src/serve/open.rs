@@ -17,6 +17,7 @@ use smb::{
 };
 use sys::sync::{AtomicU32, AtomicU64};
 
+use super::aside::{AT_ONCE, elsewhere};
 use super::channel::Taken;
 use super::fs::write_time::Clock;
 use super::fs::{Directory, Handle, SetTimes, Stream};
@@ -477,6 +478,38 @@ impl Open {
         stream_facts(facts, stream)
     }
 
+    /// Whether its file system is to be called by who may wait: see [`fs::Share::keeps_waiting`].
+    pub(super) fn keeps_waiting(&self) -> bool {
+        self.tree.share.files.as_ref().is_some_and(fs::Share::keeps_waiting)
+    }
+
+    /// Calls `what`, which calls its file system, as [`aside()`](super::aside::aside) does.
+    pub(super) async fn aside<T: Send + 'static>(
+        self: &Arc<Self>,
+        what: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> T {
+        match &self.tree.share.files {
+            Some(share) if share.keeps_waiting() => {
+                let (this, timed) = (self.clone(), share.clone());
+                elsewhere(share, move || timed.timed(|| what(&this))).await
+            }
+            Some(share) => share.timed(|| what(self)),
+            None => what(self),
+        }
+    }
+
+    /// The directory that its file is in, as the state of files knows it; `None` if nobody knows any more.
+    pub(super) fn folder(&self) -> Option<FileKey> {
+        let folder = self.file()?.folder_facts().ok()??;
+        Some(FileKey { device: folder.device, inode: folder.index, stream: 0 })
+    }
+
+    /// Whether the file system takes its time to free what the file holds.
+    pub(super) fn is_large(&self) -> bool {
+        let allocated = self.file().and_then(|file| file.allocated().ok());
+        allocated.is_some_and(|bytes| bytes > AT_ONCE)
+    }
+
     /// The descriptor of its data.
     ///
     /// # Errors
@@ -507,6 +540,7 @@ impl Open {
             return Ok(data.clone());
         }
         let data = DataFile::of(file.handle.shared_fd().clone(), file.handle.is_in_memory()?);
+        let data = data.called_by(file.handle.of_share().callers().clone());
         Ok(file.data.get_or_init(|| Arc::new(data)).clone())
     }
 }

@@ -87,7 +87,9 @@ fn part(server: &Server, gone: &[Arc<SharePoint>]) -> usize {
             let lost = state.opens.extract_if(|_, open| is_gone(&open.tree.share));
             lost.map(|(_, open)| open).collect()
         };
-        opens.iter().for_each(|open| server.close(open));
+        for open in &opens {
+            server.close(open);
+        }
     }
     ended
 }

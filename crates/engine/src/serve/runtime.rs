@@ -85,7 +85,7 @@ impl Default for Config {
             vectors: cpus,
             pin: None,
             driver: Driver::Auto,
-            offload_threads: 4 * cpus + 4,
+            offload_threads: 8 * cpus + 16,
             spin: Duration::ZERO,
         }
     }
@@ -241,6 +241,12 @@ fn pin(cpu: Option<usize>) -> io::Result<()> {
 #[must_use]
 pub fn vector() -> VectorId {
     Core::with(|core| core.id)
+}
+
+/// Whether the calling thread is a vector.
+#[must_use]
+pub fn is_vector() -> bool {
+    Core::try_with(|_| ()).is_some()
 }
 
 /// How many vectors there are.

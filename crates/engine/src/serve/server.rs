@@ -4,7 +4,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use smb::auth::{Acceptor, Limiter, LimiterSettings, Refusal, Settings, UserFile, spnego};
@@ -17,7 +17,8 @@ use smb::{CreateOptions, FileTime, Guid, LeaseKey, NtStatus, SessionId};
 use sys::sync::AtomicU64;
 
 use super::accounts::Accounts;
-use super::acting;
+use super::acting::{self, Whose};
+use super::aside;
 use super::channel::{Backlog, ChannelRef, Ending};
 use super::command::{breaks, delete};
 use super::config::{Config, ShareConfig};
@@ -26,7 +27,7 @@ use super::fs;
 use super::kerberos::Kerberos;
 use super::log;
 use super::open::{Object, Open, Table};
-use super::runtime::{self, Event, VectorId};
+use super::runtime::{self, Event, Join, VectorId};
 use super::session::{Identity, Session};
 use super::tally::Tally;
 use super::watch;
@@ -40,6 +41,26 @@ pub(super) struct SharePoint {
     /// `None`: IPC$, which has pipes and no files.
     pub(super) files: Option<fs::Share>,
     pub(super) watch: watch::Watches,
+    /// How often a file has gone, or was replaced, so far: see [`SharePoint::has_lost`].
+    pub(super) deletions: AtomicU64,
+}
+
+impl SharePoint {
+    /// How many files have gone.
+    pub(super) fn deletions(&self) -> u64 {
+        self.deletions.load(Ordering::Acquire)
+    }
+
+    /// A file has gone. To be said before the state of files forgets it: who opens it then without being told that it
+    /// goes finds here that it has gone.
+    pub(super) fn count_deletion(&self) {
+        self.deletions.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether a file that was looked up when so many had gone has no name any more.
+    pub(super) fn has_lost(&self, file: &fs::Handle, before: u64) -> bool {
+        self.deletions() != before && file.is_gone()
+    }
 }
 
 /// Somebody who waits for the state of a file to change.
@@ -69,6 +90,8 @@ impl Waiting {
 
 /// A file server.
 pub struct Server {
+    /// Itself, for what is done by other threads.
+    myself: OnceLock<Weak<Self>>,
     pub(super) config: Config,
     pub(super) guid: Guid,
     epoch: Instant,
@@ -221,6 +244,7 @@ impl Server {
         // Ids begin anywhere, so that a client of an earlier run does not find another's.
         let next = u64::from_le_bytes(random()) >> 16 | 1;
         Self {
+            myself: OnceLock::new(),
             guid: Guid(random()),
             epoch: Instant::now(),
             shares: RwLock::new(shares),
@@ -249,6 +273,14 @@ impl Server {
             opened_most: config.limits.files.unwrap_or_else(half_of_descriptors),
             config,
         }
+    }
+
+    /// For all who share it, and so for threads that do something on its behalf.
+    pub(super) fn shared(self) -> Arc<Self> {
+        let this = Arc::new(self);
+        let first = this.myself.set(Arc::downgrade(&this));
+        first.expect("this is said once");
+        this
     }
 
     /// The ways to say who one is, best first.
@@ -672,17 +704,18 @@ impl Server {
         }
     }
 
-    /// Closes an open. Its session does not know it any more, or will not in a moment.
-    pub(super) fn close(&self, open: &Arc<Open>) {
+    /// Closes an open. Its session does not know it any more, or will not in a moment. Who is to say so when all that
+    /// follows from it is done, waits for what is returned.
+    pub(super) fn close(&self, open: &Arc<Open>) -> Closing {
         if !open.close() {
-            return;
+            return Closing::default();
         }
         let closed = if open.file().is_some() {
             self.with_file(open.key, |shard, effects| shard.close(open.key, open.id, effects))
         } else {
             None
         };
-        self.closed(open, closed);
+        self.closed(open, closed)
     }
 
     /// The open is one of another file from now on, which has taken the name of the first: another value of the same
@@ -755,7 +788,8 @@ impl Server {
     /// The client of an open is away: what is durable waits for it, what is not ends.
     pub(super) fn leave(&self, open: &Arc<Open>) {
         if open.durable.is_none() || open.file().is_none() {
-            return self.close(open);
+            self.close(open);
+            return;
         }
         let now = self.now_ms();
         if !open.go_away() {
@@ -775,7 +809,7 @@ impl Server {
     }
 
     /// An open has ended: what it alone kept goes.
-    fn closed(&self, open: &Arc<Open>, closed: Option<Closed>) {
+    fn closed(&self, open: &Arc<Open>, closed: Option<Closed>) -> Closing {
         // Before it is gone: whoever closes the file last finds one or the other.
         if open.options.contains(CreateOptions::DELETE_ON_CLOSE)
             && closed.is_some_and(|closed| !closed.last)
@@ -789,12 +823,43 @@ impl Server {
         }
         watch::closed(open);
         let delete = closed.and_then(|closed| closed.delete);
-        // Where it was: when it is deleted nobody can say that any more.
-        let folder = (open.is_changed() || delete.is_some()).then(|| self.leased_folder(open));
-        if let Some(delete) = delete {
-            self.delete(open, delete);
+        if delete.is_none() && !open.is_changed() {
+            return Closing::default();
         }
-        if let Some(folder) = folder.flatten() {
+        let Some(share) = &open.tree.share.files else { return Closing::default() };
+        let ending = End {
+            open: open.clone(),
+            delete: delete.map(|delete| (delete, self.deleter(open, delete))),
+            tells_folder: self.has_directory_leases(),
+        };
+        let is_large = delete.is_some() && open.is_large();
+        if let Some(server) = self.myself.get().and_then(Weak::upgrade)
+            && (is_large || share.keeps_waiting())
+            && runtime::is_vector()
+        {
+            let share = share.clone();
+            return Closing(Some(runtime::spawn(async move {
+                let open = ending.open.clone();
+                let ended = match is_large {
+                    true => aside::elsewhere(&share, move || ending.run()).await,
+                    false => aside::aside(&share, move || ending.run()).await,
+                };
+                server.ended(&open, ended);
+                if is_large {
+                    drop(runtime::spawn(aside::let_go(open.object.clone())));
+                }
+            })));
+        }
+        self.ended(open, share.timed(|| ending.run()));
+        Closing::default()
+    }
+
+    /// What has become of the file of an open that has ended is known: those are told whom it concerns.
+    fn ended(&self, open: &Arc<Open>, ended: Ended) {
+        if let Some((delete, removed)) = ended.removed {
+            delete::on_last_close(self, open, delete, removed);
+        }
+        if let Some(folder) = ended.folder {
             self.contend_directory(folder, open);
         }
     }
@@ -818,32 +883,30 @@ impl Server {
     }
 
     fn delete(&self, open: &Arc<Open>, delete: Delete) {
+        let removed = delete::remove(open, delete, &self.deleter(open, delete));
+        delete::on_last_close(self, open, delete, removed);
+    }
+
+    /// On whose behalf a name goes with its last open.
+    fn deleter(&self, open: &Open, delete: Delete) -> Whose {
         let key = FileKey { stream: delete.stream, ..open.key };
         // One that is about to say so.
         let closing = self.opens.get(delete.by.open).map(|open| open.owner.whose());
         let noted = lock(&self.deleters).take(key, delete.link);
-        let whose = noted.or(closing).unwrap_or_else(|| open.owner.whose());
-        let done = acting::act(&whose, || delete::on_last_close(self, open, delete));
-        if let Err(error) = done {
-            log::say(format_args!("{}: not deleted: {error}", open.path().as_str()));
-        }
+        noted.or(closing).unwrap_or_else(|| open.owner.whose())
     }
 
     /// What a directory says of the file of this open is another thing now: who caches the directory is told,
     /// but for the client that says by the open's lease that it knows (MS-SMB2 3.3.4.20).
-    pub(super) fn directory_changed(&self, open: &Open) {
-        if let Some(folder) = self.leased_folder(open) {
+    pub(super) async fn directory_changed(&self, open: &Arc<Open>) {
+        let Some(share) = &open.tree.share.files else { return };
+        if !self.has_directory_leases() {
+            return;
+        }
+        let this = open.clone();
+        if let Some(folder) = aside::aside(share, move || this.folder()).await {
             self.contend_directory(folder, open);
         }
-    }
-
-    /// The directory that a file is in, if any may be cached.
-    fn leased_folder(&self, open: &Open) -> Option<FileKey> {
-        if !self.has_directory_leases() {
-            return None;
-        }
-        let folder = open.file()?.folder_facts().ok()??;
-        Some(FileKey { device: folder.device, inode: folder.index, stream: 0 })
     }
 
     /// The entries of a directory have changed: who caches them is told, but for who has changed them by this open.
@@ -859,6 +922,46 @@ impl Server {
 /// The name of the file of an open, as the state of files knows it.
 fn link_of(open: &Open) -> u64 {
     super::access::name_hash(open.path().as_str())
+}
+
+/// What is to be done to the file of an open that has ended.
+struct End {
+    open: Arc<Open>,
+    delete: Option<(Delete, Whose)>,
+    /// Its directory may be cached.
+    tells_folder: bool,
+}
+
+/// What has come of it.
+struct Ended {
+    /// The directory of which others cache something that is another thing now.
+    folder: Option<FileKey>,
+    removed: Option<(Delete, Result<(), NtStatus>)>,
+}
+
+impl End {
+    fn run(self) -> Ended {
+        let Self { open, delete, tells_folder } = self;
+        // Where it was: when it is deleted nobody can say that any more.
+        let look = || acting::act(&open.owner.whose(), || open.folder()).ok().flatten();
+        let folder = if tells_folder { look() } else { None };
+        let remove = |(delete, whose)| (delete, delete::remove(&open, delete, &whose));
+        Ended { folder, removed: delete.map(remove) }
+    }
+}
+
+/// What follows from the end of an open, where it takes long: it is done whoever waits for it or not.
+#[derive(Default)]
+pub(super) struct Closing(Option<Join<()>>);
+
+impl Closing {
+    /// When all is done.
+    pub(super) async fn done(self) {
+        if let Some(done) = self.0 {
+            // A panic has been told of by then.
+            let _ = done.await;
+        }
+    }
 }
 
 /// A place among those who wait; given up when dropped.
@@ -969,7 +1072,7 @@ pub(super) mod tests {
                 effects.purged.push(Purged { key: open.key, opener, lease: None, closed });
             });
         };
-        let close: End = |server, open| server.close(open);
+        let close: End = |server, open| drop(server.close(open));
         for (way, end) in [close, leave, purge].into_iter().enumerate() {
             let folder = tempfile::tempdir().unwrap();
             let (mut server, _session, open) = opened(folder.path());
@@ -997,7 +1100,7 @@ pub(super) mod tests {
 
     /// What it has become on disk.
     fn turned(open: &Open) -> Object {
-        let handle = open.file().unwrap().turn_into(Special::Fifo, |_| Ok(())).unwrap();
+        let handle = open.file().unwrap().turn_into(&Special::Fifo, |_| Ok(())).unwrap();
         Object::File(Arc::new(FileObject::new(Arc::new(handle), None)))
     }
 

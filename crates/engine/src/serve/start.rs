@@ -21,6 +21,7 @@ use super::runtime::{self, Driver, Listener, Runtime, Socket, VectorId};
 use super::server::{Server, SharePoint};
 use super::stat::Stat;
 use crate::metrics;
+use sys::sync::AtomicU64;
 
 /// How often the server looks for what has waited too long.
 const TICK: Duration = Duration::from_millis(100);
@@ -164,7 +165,7 @@ impl Serving {
         };
         // Of sockets that were handed over, and of ports that were chosen, what they are.
         let config = Config { listen: addresses.clone(), ..config };
-        let server = Arc::new(Server::new(config, shares, users, kerberos, accounts));
+        let server = Server::new(config, shares, users, kerberos, accounts).shared();
         let (shared, places) = (server.clone(), addresses.clone());
         let (tell, told) = mpsc::channel();
         let runtime = Runtime::start(&wanted, move |vector| {
@@ -334,6 +335,7 @@ pub(super) fn points(
                 config: ipc.clone(),
                 files: None,
                 watch: super::watch::Watches::default(),
+                deletions: AtomicU64::new(0),
             }),
             None => Arc::new(point(share)?),
         };
@@ -352,6 +354,7 @@ fn point(share: &ShareConfig) -> Result<SharePoint, NotStarted> {
         config: share.clone(),
         files: Some(files),
         watch: super::watch::Watches::default(),
+        deletions: AtomicU64::new(0),
     })
 }
 

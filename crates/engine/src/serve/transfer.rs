@@ -40,6 +40,8 @@ use std::sync::Arc;
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 
+use super::runtime::Budget;
+
 /// How bytes get from a file to a socket or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
@@ -115,6 +117,13 @@ pub struct Finished {
 }
 
 impl Job {
+    /// How many threads may wait for that disk at a time, if that was said.
+    #[must_use]
+    pub fn callers(&self) -> Option<&Budget> {
+        let (Self::Prefetch { file, .. } | Self::Write { file, .. }) = self;
+        file.callers()
+    }
+
     /// Does it, and waits for the disk as long as that takes.
     #[must_use]
     pub fn run(self) -> Finished {

@@ -11,8 +11,10 @@ use smb::auth::spnego::{NTLMSSP, NegTokenInit, NegTokenResp};
 use smb::crypto::{KeySchedule, PreauthHash, SessionKeys, Signer, SigningAlgorithm};
 use smb::wire::header::{Command, Flags, Header, Target};
 use smb::wire::negotiate::{Capabilities, Context, SecurityMode, dialect};
+use smb::wire::query_info::Subject;
 use smb::wire::{
-    Encode, U16s, close, create, flush, negotiate, read, session_setup, tree_connect, write,
+    Encode, U16s, close, create, flush, negotiate, query_info, read, session_setup, set_info,
+    tree_connect, write,
 };
 use smb::{
     Access, CreateOptions, Disposition, FileId, FileTime, Guid, MessageId, NtStatus, OplockLevel,
@@ -270,7 +272,11 @@ impl Client {
     }
 
     pub(crate) fn connect_tree(&mut self) -> Answer<()> {
-        let path = wide(&format!("\\\\127.0.0.1\\{SHARE}"));
+        self.connect_tree_of(SHARE)
+    }
+
+    pub(crate) fn connect_tree_of(&mut self, share: &str) -> Answer<()> {
+        let path = wide(&format!("\\\\127.0.0.1\\{share}"));
         let request = tree_connect::Request { path: &path, ..tree_connect::Request::default() };
         let (header, _) = self.ask(Command::TreeConnect, 1, &request)?;
         self.tree = header.tree().ok_or_else(|| Failure::Message("no tree".to_owned()))?;
@@ -345,6 +351,31 @@ impl Client {
 
     pub(crate) fn close(&mut self, file: FileId) -> Answer<()> {
         self.ask(Command::Close, 1, &close::Request { file, ..close::Request::default() }).map(drop)
+    }
+
+    pub(crate) fn set_info(&mut self, file: FileId, class: u8, data: &[u8]) -> Answer<()> {
+        let request =
+            set_info::Request { subject: Subject::File, class, additional: 0, file, data };
+        self.ask(Command::SetInfo, 1, &request).map(drop)
+    }
+
+    /// At most a few hundred bytes.
+    pub(crate) fn query_info(
+        &mut self,
+        file: FileId,
+        subject: Subject,
+        class: u8,
+    ) -> Answer<Vec<u8>> {
+        let request = query_info::Request {
+            subject,
+            class,
+            output_max: 512,
+            input: &[],
+            additional: 0,
+            flags: 0,
+            file,
+        };
+        self.ask(Command::QueryInfo, 1, &request).map(|(_, answer)| answer)
     }
 
     /// Asks, and wants success.

@@ -2,17 +2,16 @@
 //! does not see what io_uring does, and the page cache of a host survives whoever did not sync.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use e2e::run::{PATIENCE, eventually, skipped};
 use e2e::{built, installed};
 use rustix::process::{Pid, Signal, kill_process};
 use smb::wire::negotiate::dialect::SMB_2_1;
-use smb::{CreateOptions, FileId, NtStatus};
+use smb::wire::query_info::Subject;
+use smb::{CreateOptions, Disposition, FileId, NtStatus, SessionId};
 
-use super::client::{Answer, Client, Wish};
+use super::client::{Answer, Client, Wish, wide};
 use super::disks::refused;
 use super::kills::{LEN, write_until_gone};
 use super::{Folder, Server, block};
@@ -302,9 +301,19 @@ fn a_slow(what: &str, slow: impl Fn(&mut Client, FileId) + Send + Copy + 'static
     a_slow_thing(what, |client| client.open("slow").unwrap(), slow);
 }
 
-/// One loop: whoever waits for the disk in it would hold up all.
+/// What takes long of the file or folder that is called `slow`. One loop: whoever waits for the disk in it would hold up
+/// all.
 fn a_slow_thing<T: Send + 'static>(
     what: &str,
+    before: impl Fn(&mut Client) -> T,
+    slow: impl Fn(&mut Client, T) + Send + Copy + 'static,
+) {
+    a_thing_that_is_slow(what, &format!("{what} hold name=slow"), before, slow);
+}
+
+fn a_thing_that_is_slow<T: Send + 'static>(
+    what: &str,
+    rule: &str,
     before: impl Fn(&mut Client) -> T,
     slow: impl Fn(&mut Client, T) + Send + Copy + 'static,
 ) {
@@ -317,9 +326,9 @@ fn a_slow_thing<T: Send + 'static>(
         }
         let mut client = faulty.client();
         let with = before(&mut client);
-        faulty.rule(&format!("{what} hold name=slow"));
+        faulty.rule(rule);
         let waiting = thread::spawn(move || slow(&mut client, with));
-        let delayed = format!("delayed {what} slow");
+        let delayed = format!("delayed {what}");
         eventually("the disk is asked", || faulty.noted(&delayed) > 0);
         for (client, file) in others.iter_mut().zip(&files) {
             go_on(client, *file);
@@ -365,43 +374,215 @@ fn a_slow_open_holds_up_nobody_else() {
     a_slow("open", |client, _| client.open("slow").map(drop).unwrap());
 }
 
-/// Two loops with two clients each: those of the one in which somebody waits for the disk may have to wait as well.
-fn a_slow_thing_inline(what: &str, slow: impl Fn(&mut Client) + Send + Copy + 'static) {
+#[test]
+fn a_slow_small_write_holds_up_nobody_else() {
+    a_slow("write", |client, file| write_all(client, file, b"bytes", false).unwrap());
+}
+
+#[test]
+fn a_slow_change_of_size_holds_up_nobody_else() {
+    a_slow("resize", |client, file| {
+        client.set_info(file, END_OF_FILE, &1000u64.to_le_bytes()).unwrap();
+    });
+}
+
+#[test]
+fn a_slow_overwrite_holds_up_nobody_else() {
+    a_slow_thing(
+        "resize",
+        |_| (),
+        |client, ()| {
+            let anew = Wish { disposition: Disposition::Overwrite, ..Wish::file("slow") };
+            client.create(&anew).map(drop).unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_slow_change_of_times_holds_up_nobody_else() {
+    // Created, accessed, written, changed; attributes.
+    let written = 133_000_000_000_000_000u64;
+    let mut basic = [0; 40];
+    basic[16..24].copy_from_slice(&written.to_le_bytes());
+    a_slow("attributes", move |client, file| client.set_info(file, BASIC, &basic).unwrap());
+}
+
+#[test]
+fn a_slow_rename_holds_up_nobody_else() {
+    let to = wide("elsewhere");
+    let len = u32::try_from(to.len()).unwrap();
+    // Not in the place of another; in the same share.
+    let rename = [&[0; 16][..], &len.to_le_bytes(), &to].concat();
+    let rename: &'static [u8] = rename.leak();
+    a_slow("rename", move |client, file| client.set_info(file, RENAME, rename).unwrap());
+}
+
+/// A file or a folder that is to come to be.
+fn a_slow_new(what: &str, options: CreateOptions) {
+    let gone = |client: &mut Client| {
+        let file = client.open("slow").unwrap();
+        client.set_info(file, DISPOSITION, &[1]).unwrap();
+        client.close(file).unwrap();
+    };
+    a_slow_thing(what, gone, move |client, ()| {
+        client.create(&Wish { options, ..Wish::file("slow") }).map(drop).unwrap();
+    });
+}
+
+#[test]
+fn a_slow_new_file_holds_up_nobody_else() {
+    a_slow_new("create", CreateOptions::NON_DIRECTORY_FILE);
+    a_slow_new("mkdir", CreateOptions::DIRECTORY_FILE);
+}
+
+#[test]
+fn a_slow_deletion_holds_up_nobody_else() {
+    let condemned = |client: &mut Client| {
+        let file = client.open("slow").unwrap();
+        client.set_info(file, DISPOSITION, &[1]).unwrap();
+        file
+    };
+    a_slow_thing("unlink", condemned, |client, file| {
+        client.close(file).unwrap();
+        // It is gone when that is answered.
+        let again = Wish { disposition: Disposition::Open, ..Wish::file("slow") };
+        assert_eq!(refused(client.create(&again)), NtStatus::OBJECT_NAME_NOT_FOUND);
+    });
+}
+
+#[test]
+fn a_slow_deletion_for_who_has_gone_holds_up_nobody_else() {
     for driver in DRIVERS {
-        let Some(mut faulty) = Faulty::start(&[driver, "--vectors=2"], with_files) else { return };
-        let mut clients: Vec<_> = (0..4).map(|_| faulty.client()).collect();
-        let files: Vec<_> =
-            clients.iter_mut().map(|client| client.open("there").unwrap()).collect();
-        let mut waits = clients.pop().unwrap();
-        faulty.rule(&format!("{what} hold name=slow"));
-        let waiting = thread::spawn(move || slow(&mut waits));
-        let delayed = format!("delayed {what} slow");
-        eventually("the disk is asked", || faulty.noted(&delayed) > 0);
-        let ended = Arc::new(AtomicUsize::new(0));
-        let others = clients.into_iter().zip(files).map(|(mut client, file)| {
-            let ended = Arc::clone(&ended);
-            thread::spawn(move || {
-                go_on(&mut client, file);
-                ended.fetch_add(1, Ordering::Relaxed);
-            })
-        });
-        let others: Vec<_> = others.collect();
-        eventually("the other loop goes on", || ended.load(Ordering::Relaxed) >= 2);
-        assert!(!waiting.is_finished(), "{driver}: answered before the disk was");
+        let Some(mut faulty) = Faulty::start(&[driver, "--vectors=1"], with_files) else { return };
+        let mut other = faulty.client();
+        let file = other.open("there").unwrap();
+        let mut client = faulty.client();
+        let options = CreateOptions::DELETE_ON_CLOSE | CreateOptions::NON_DIRECTORY_FILE;
+        client.create(&Wish { options, ..Wish::file("slow") }).unwrap();
+        faulty.rule("unlink hold name=slow");
+        drop(client);
+        eventually("the disk is asked", || faulty.noted("delayed unlink slow") > 0);
+        go_on(&mut other, file);
+        // Who wants it meanwhile is told that it goes.
+        let again = Wish { disposition: Disposition::Open, ..Wish::file("slow") };
+        assert_eq!(refused(other.create(&again)), NtStatus::DELETE_PENDING, "{driver}");
         faulty.rule("");
-        waiting.join().unwrap();
-        for other in others {
-            other.join().unwrap();
+        eventually("it is gone", || {
+            refused(other.create(&again)) == NtStatus::OBJECT_NAME_NOT_FOUND
+        });
+        faulty.server.must_live();
+    }
+}
+
+#[test]
+fn who_has_opened_what_goes_meanwhile_gets_another_one() {
+    for driver in DRIVERS {
+        let Some(mut faulty) = Faulty::start(&[driver, "--vectors=1"], with_files) else { return };
+        let mut client = faulty.client();
+        let options = CreateOptions::DELETE_ON_CLOSE | CreateOptions::NON_DIRECTORY_FILE;
+        let (old, _) = client.create(&Wish { options, ..Wish::file("slow") }).unwrap();
+        let mut other = faulty.client();
+        // It has found the file, and has it not yet.
+        faulty.rule("open hold name=slow");
+        let opening = thread::spawn(move || {
+            let file = other.open("slow").unwrap();
+            write_all(&mut other, file, b"new", false).unwrap();
+            other.flush(file).unwrap();
+        });
+        eventually("the disk is asked", || faulty.noted("delayed open slow") > 0);
+        client.close(old).unwrap();
+        assert!(!faulty.below.file("slow").exists(), "{driver}");
+        faulty.rule("");
+        opening.join().unwrap();
+        assert_eq!(faulty.synced("slow"), b"new", "{driver}");
+        faulty.server.must_live();
+    }
+}
+
+#[test]
+fn a_disk_that_does_not_answer_takes_nothing_from_other_shares() {
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    // More than the server has threads.
+    let all = 8 * cpus + 24;
+    for driver in DRIVERS {
+        let other = Folder::new();
+        let share = format!("--share=other={}", other.path().display());
+        let Some(mut faulty) = Faulty::start(&[driver, &share], with_files) else { return };
+        let mut client = Client::connect(faulty.server.port, SMB_2_1).unwrap();
+        client.log_on(SessionId(0)).unwrap();
+        client.connect_tree_of("other").unwrap();
+        let file = client.open("file").unwrap();
+        let clients: Vec<_> = (0..all).map(|_| faulty.client()).collect();
+        faulty.rule("lookup hold");
+        let waiting: Vec<_> = clients.into_iter().enumerate().collect();
+        let waiting = waiting.into_iter().map(|(n, mut client)| {
+            thread::spawn(move || client.open(&format!("slow-{n}")).map(drop))
+        });
+        let waiting: Vec<_> = waiting.collect();
+        eventually("as many ask the disk as may", || {
+            faulty.noted("delayed lookup slow-") >= (8 * cpus + 16) / 2
+        });
+        // Threads do that, too.
+        client.set_info(file, ALLOCATION, &(16u64 << 20).to_le_bytes()).unwrap();
+        assert!(waiting.iter().all(|waiting| !waiting.is_finished()), "{driver}");
+        faulty.rule("");
+        for waiting in waiting {
+            waiting.join().unwrap().unwrap();
         }
         faulty.server.must_live();
     }
 }
 
 #[test]
-fn a_slow_small_write_holds_up_no_other_loop() {
-    // Up to 64 KiB are written inline, which on a disk goes to the page cache; here the disk itself is waited for.
-    a_slow_thing_inline("write", |client| {
+fn a_large_file_is_gone_when_its_deletion_is_answered() {
+    for driver in DRIVERS {
+        let folder = Folder::new();
+        let mut server = Server::start_as(folder.path(), 0, &[], &[driver]);
+        let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+        let file = client.open("large").unwrap();
+        client.set_info(file, ALLOCATION, &(64u64 << 20).to_le_bytes()).unwrap();
+        client.set_info(file, DISPOSITION, &[1]).unwrap();
+        assert!(folder.file("large").exists());
+        client.close(file).unwrap();
+        assert!(!folder.file("large").exists(), "{driver}");
+        // And nobody keeps its blocks.
+        let held = format!("/proc/{}/fd", server.serving());
+        eventually("the server lets go of it", || {
+            let links = std::fs::read_dir(&held).unwrap().flatten();
+            let mut links = links.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+            !links.any(|link| link.to_string_lossy().contains("large"))
+        });
+        server.must_live();
+    }
+}
+
+#[test]
+fn a_slow_look_at_a_file_holds_up_nobody_else() {
+    let written = |client: &mut Client| {
         let file = client.open("slow").unwrap();
+        // The kernel asks again what it is like.
         write_all(client, file, b"bytes", false).unwrap();
+        file
+    };
+    a_slow_thing("look", written, |client, file| {
+        client.query_info(file, Subject::File, STANDARD).map(drop).unwrap();
     });
 }
+
+#[test]
+fn a_slow_look_at_the_disk_holds_up_nobody_else() {
+    let before = |client: &mut Client| client.open("slow").unwrap();
+    a_thing_that_is_slow("room", "room hold", before, |client, file| {
+        client.query_info(file, Subject::FileSystem, FULL_SIZE).map(drop).unwrap();
+    });
+}
+
+/// FileBasicInformation, FileStandardInformation, FileRenameInformation, FileDispositionInformation,
+/// FileAllocationInformation, FileEndOfFileInformation (MS-FSCC 2.4), FileFsFullSizeInformation (MS-FSCC 2.5.4).
+const BASIC: u8 = 4;
+const STANDARD: u8 = 5;
+const RENAME: u8 = 10;
+const DISPOSITION: u8 = 13;
+const ALLOCATION: u8 = 19;
+const END_OF_FILE: u8 = 20;
+const FULL_SIZE: u8 = 7;

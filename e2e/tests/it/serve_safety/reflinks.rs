@@ -9,8 +9,8 @@ use std::time::Duration;
 use e2e::installed;
 use e2e::run::{outcome, skipped};
 use smb::wire::header::Command;
+use smb::wire::ioctl;
 use smb::wire::negotiate::dialect::SMB_3_1_1;
-use smb::wire::{ioctl, set_info};
 use smb::{FileId, NtStatus};
 
 use super::client::{Answer, Client};
@@ -130,11 +130,7 @@ fn on(kind: &str, make: &[&str], len: u64, folder: &Path, image: &Path) -> Optio
 /// A new file of a megabyte that has nothing yet: what is behind the end of a target is not duplicated.
 fn target(client: &mut Client, name: &str) -> FileId {
     let file = client.open(name).unwrap();
-    let data = words(&[MIB as u64]);
-    let subject = smb::wire::query_info::Subject::File;
-    let request =
-        set_info::Request { subject, class: END_OF_FILE, additional: 0, file, data: &data };
-    client.ask(Command::SetInfo, 1, &request).unwrap();
+    client.set_info(file, END_OF_FILE, &words(&[MIB as u64])).unwrap();
     file
 }
 

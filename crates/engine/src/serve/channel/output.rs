@@ -9,6 +9,7 @@ use std::rc::Rc;
 use rustix::io::Errno;
 use sys::filemap::{PARTS_MAX, Part, send_parts};
 
+use super::super::aside;
 use super::super::fs;
 use super::super::runtime::{self, Event, Socket};
 use super::super::transfer::{Pools, Progress, SendFile, TransferError};
@@ -222,7 +223,7 @@ impl Output {
                 Progress::Done => break,
                 Progress::SocketBlocked => self.socket.writable().await,
                 Progress::WouldWait(job) => {
-                    let finished = runtime::offload(move || job.run()).await;
+                    let finished = aside::transfer(job).await;
                     if let Some(Outgoing::File(file, _)) = self.queue.borrow_mut().front_mut() {
                         file.finished(finished);
                     }

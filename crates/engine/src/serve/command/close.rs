@@ -4,6 +4,7 @@ use smb::NtStatus;
 use smb::wire::close::{Flags, Request, Response};
 
 use super::super::channel::Exchange;
+use super::super::open::Open;
 use super::Answer;
 
 pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
@@ -11,7 +12,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     let open = x.open_in_sequence(request.file, false)?;
     let mut response = Response::default();
     if request.flags.contains(Flags::POSTQUERY_ATTRIB) && open.file().is_some() {
-        let facts = open.facts()?;
+        let facts = open.aside(Open::facts).await?;
         response = Response {
             flags: Flags::POSTQUERY_ATTRIB,
             created: facts.created,
@@ -24,8 +25,9 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         };
     }
     x.session()?.state().opens.remove(&open.file_id.volatile);
-    x.server().close(&open);
+    let closing = x.server().close(&open);
     x.forget_open();
+    closing.done().await;
     x.reply.write(&response);
     Ok(NtStatus::SUCCESS)
 }

@@ -15,11 +15,13 @@ use smb::files::{
 };
 use smb::fscc::Facts;
 use smb::name::{Path, Stream as StreamName};
+use smb::security::Descriptor;
 use smb::wire::context::LeaseFlags;
 use smb::wire::create::{IMPERSONATION_MAX, Request, Response};
 use smb::{Access, Attributes, CreateAction, CreateOptions, NtStatus, OplockLevel};
 
 use super::super::access::{self, Asker};
+use super::super::aside::{AT_ONCE, aside, elsewhere};
 use super::super::channel::{Exchange, PATIENCE};
 use super::super::fs::Share;
 use super::super::open::{Durable, Given, Object, Open, OpenLease};
@@ -32,8 +34,8 @@ use check::check;
 use grant::Told;
 use locate::Made;
 
-/// Bytes that a file system frees or reserves while others wait; more than that is done elsewhere.
-const AT_ONCE: u64 = 8 << 20;
+/// How often a look-up is begun again because somebody else was faster.
+const ATTEMPTS: usize = 16;
 
 /// How often a request that has lost its connection looks whether its session is still there.
 const ORPHAN_LOOK: Duration = Duration::from_secs(1);
@@ -63,12 +65,12 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     };
     if again {
         // Of what else the request says nothing counts (MS-SMB2 3.3.5.9.7, 3.3.5.9.12).
-        return durable::reconnect(x, &request);
+        return durable::reconnect(x, &request).await;
     }
     if request.impersonation > IMPERSONATION_MAX {
         return Err(NtStatus::BAD_IMPERSONATION_LEVEL);
     }
-    let place = match durable::begin(x, &request)? {
+    let place = match durable::begin(x, &request).await? {
         durable::Begin::Answered => return Ok(NtStatus::SUCCESS),
         durable::Begin::New(place) => place,
     };
@@ -204,20 +206,29 @@ struct Creating<'c, 'x, 'm> {
 
 impl Creating<'_, '_, '_> {
     async fn run(mut self) -> Answer {
-        match self.locate().await {
-            Ok(made) => self.open(made).await,
-            Err(status) => {
-                if status == NtStatus::STOPPED_ON_SYMLINK {
-                    self.tell_link();
+        for _ in 0..ATTEMPTS {
+            let deletions = self.point.deletions();
+            let opened = match self.locate().await {
+                Ok(made) => self.open(made, deletions).await,
+                Err(status) => {
+                    if status == NtStatus::STOPPED_ON_SYMLINK {
+                        self.tell_link().await;
+                    }
+                    return Err(status);
                 }
-                Err(status)
+            };
+            if let Some(status) = opened? {
+                return Ok(status);
             }
         }
+        Err(NtStatus::DELETE_PENDING)
     }
 
     /// Says where the link leads that is on the way (MS-SMB2 2.2.2.2.1): it is the client's to follow.
-    fn tell_link(self) {
-        let Some((target, behind)) = self.share.stopped_on(&self.path) else { return };
+    async fn tell_link(self) {
+        let (share, path) = (self.share.clone(), self.path);
+        let stopped = aside(self.share, move || share.stopped_on(&path)).await;
+        let Some((target, behind)) = stopped else { return };
         let behind = u16::try_from(2 * behind.encode_utf16().count()).unwrap_or(u16::MAX);
         self.x.detail = super::ioctl::reparse::link(&target).to_error(behind);
     }
@@ -228,8 +239,10 @@ impl Creating<'_, '_, '_> {
         Ok(Asker::new(&identity, self.point, self.x.server()))
     }
 
-    async fn open(self, made: Made) -> Answer {
-        let (access, maximal) = self.rights(&made)?;
+    /// `deletions`: how many files had gone when the file was looked up. `None`: it has gone meanwhile, and another may be
+    /// there or come to be.
+    async fn open(&mut self, mut made: Made, deletions: u64) -> Result<Option<NtStatus>, NtStatus> {
+        let (access, maximal) = self.rights(&made).await?;
         let server = self.x.server().clone();
         let session = self.x.session()?.clone();
         let key = made.key();
@@ -265,6 +278,16 @@ impl Creating<'_, '_, '_> {
         };
         let replays = self.request.contexts.durable_v2.is_some();
         let granted = granted(self.x, key, asked, replays).await?;
+        if self.point.has_lost(&made.object.handle, deletions) {
+            server.with_file(key, |shard, effects| {
+                let closed = shard.close(key, id, effects);
+                // Whatever has that name now stays.
+                if let Some(delete) = closed.and_then(|closed| closed.delete) {
+                    shard.deleted(key, delete.link, effects);
+                }
+            });
+            return Ok(None);
+        }
         // From here to where the session has it nothing waits, and nothing can be lost.
         let leased = lease.filter(|_| granted.oplock == OplockLevel::Lease);
         if let Some(claim) = claim.filter(|_| leased.is_some()) {
@@ -298,7 +321,7 @@ impl Creating<'_, '_, '_> {
         let sequence = self.x.header.channel_sequence();
         let open = Arc::new(Open::new(given, sequence, self.path.clone()));
         keep(self.x, &open, None)?;
-        let facts = match self.furnish(&made, &open).await {
+        let facts = match self.furnish(&mut made, &open).await {
             Ok(facts) => facts,
             Err(status) => {
                 if made.is_new() {
@@ -314,13 +337,13 @@ impl Creating<'_, '_, '_> {
         };
         if made.is_new() {
             watch::created(self.point, &self.path, made.is_directory());
-            server.directory_changed(&open);
+            server.directory_changed(&open).await;
         }
         let mut answer = Told::new(&open, facts, &granted);
         answer.durable = open.durable;
         answer.maximal = maximal;
         answer.write(self.x, self.request);
-        Ok(NtStatus::SUCCESS)
+        Ok(Some(NtStatus::SUCCESS))
     }
 
     /// Another run of the same program has the file open, on a machine that is perhaps no more: it gives way
@@ -354,7 +377,7 @@ impl Creating<'_, '_, '_> {
     }
 
     /// What the open may do, and what its user may do at most.
-    fn rights(&self, made: &Made) -> Result<(Access, Access), NtStatus> {
+    async fn rights(&self, made: &Made) -> Result<(Access, Access), NtStatus> {
         let request = self.request;
         let desired = request.access.expanded();
         let readonly = made.facts.attributes.contains(Attributes::READONLY) && !made.is_directory();
@@ -374,8 +397,9 @@ impl Creating<'_, '_, '_> {
         }
         let contexts = &request.contexts;
         let maximal = contexts.maximal_access.is_some() || contexts.app_instance.is_some();
-        let handle = &made.object.handle;
-        let rights = self.asker()?.rights(handle, &made.facts, asks, maximal)?;
+        let (asker, handle, facts) = (self.asker()?, made.object.handle.clone(), made.facts);
+        let look = move || asker.rights(&handle, &facts, asks, maximal);
+        let rights = aside(self.share, look).await?;
         let named = desired - Access::MAXIMUM_ALLOWED;
         let mut access = named;
         if desired.contains(Access::MAXIMUM_ALLOWED) {
@@ -443,53 +467,94 @@ impl Creating<'_, '_, '_> {
     }
 
     /// The open is granted: what the file is to hold and be.
-    async fn furnish(&self, made: &Made, open: &Open) -> Result<Facts, NtStatus> {
-        let request = self.request;
-        let mut changed = false;
-        if made.overwrites() {
+    async fn furnish(&self, made: &mut Made, open: &Arc<Open>) -> Result<Facts, NtStatus> {
+        let contexts = &self.request.contexts;
+        let allocation = contexts.allocation.filter(|_| {
+            let has_data = made.object.stream.is_none() && !made.is_directory();
+            has_data && made.action != CreateAction::Opened
+        });
+        if !made.overwrites() && !made.is_new() && allocation.is_none() {
+            return Ok(made.facts);
+        }
+        let mut furniture = Furniture {
+            overwrites: made.overwrites(),
+            attributes: self.request.attributes & SETTABLE,
+            allocation,
+            ..Furniture::default()
+        };
+        if made.is_new() {
+            furniture.first = Some(First {
+                eas: contexts.ea.map(smb::fscc::parse_eas).transpose()?.unwrap_or_default(),
+                security: contexts.security.map(<[u8]>::to_vec),
+                folder: made.folder.take(),
+            });
+        }
+        let was_there = made.facts.allocated;
+        // The file system takes its time to free that much, or to reserve it.
+        let takes_long =
+            furniture.overwrites && was_there > AT_ONCE || allocation.is_some_and(|n| n > AT_ONCE);
+        if furniture.overwrites {
             open.note_change();
-            match &made.object.stream {
+        }
+        let overwrites = furniture.overwrites;
+        let (this, facts) = (open.clone(), made.facts);
+        let put = move || furniture.put(&this, facts);
+        let put = match takes_long {
+            true => elsewhere(self.share, put).await,
+            false => aside(self.share, put).await,
+        };
+        if overwrites {
+            self.x.server().contend_as_new(open);
+        }
+        put
+    }
+}
+
+/// What a create wishes that a file be and hold.
+#[derive(Default)]
+struct Furniture {
+    /// Nothing of what it held.
+    overwrites: bool,
+    attributes: Attributes,
+    first: Option<First>,
+    allocation: Option<u64>,
+}
+
+/// The same of a new file.
+struct First {
+    eas: Vec<smb::fscc::Ea>,
+    security: Option<Vec<u8>>,
+    /// What it may inherit.
+    folder: Option<Descriptor>,
+}
+
+impl Furniture {
+    /// Gives it to the file of an open, of which `facts` were known. What is known now.
+    fn put(self, open: &Open, facts: Facts) -> Result<Facts, NtStatus> {
+        let handle = open.must_be_file()?;
+        let mut changed = self.overwrites;
+        if self.overwrites {
+            match open.stream() {
                 Some(stream) => stream.set_size(0)?,
                 None => {
-                    let handle = made.object.handle.clone();
-                    if made.facts.allocated > AT_ONCE {
-                        // The file system takes its time to free that much.
-                        runtime::offload(move || handle.set_size(0)).await?;
-                    } else {
-                        handle.set_size(0)?;
-                    }
-                    let attributes = request.attributes & SETTABLE | Attributes::ARCHIVE;
-                    made.object.handle.set_attributes(attributes - Attributes::NORMAL)?;
+                    handle.set_size(0)?;
+                    let attributes = self.attributes | Attributes::ARCHIVE;
+                    handle.set_attributes(attributes - Attributes::NORMAL)?;
                 }
             }
-            self.x.server().contend_as_new(open);
-            changed = true;
         }
-        if made.is_new() {
-            if let Some(bytes) = request.contexts.ea {
-                for ea in smb::fscc::parse_eas(bytes)? {
-                    made.object.handle.set_ea(ea.name.as_bytes(), &ea.value)?;
-                }
+        if let Some(First { eas, security, folder }) = self.first {
+            for ea in &eas {
+                handle.set_ea(ea.name.as_bytes(), &ea.value)?;
                 changed = true;
             }
-            let handle = made.object.handle.as_ref();
-            let (wished, folder) = (request.contexts.security, made.folder.as_ref());
-            changed |= access::set_first(handle, &made.facts, wished, folder)?;
+            changed |= access::set_first(handle, &facts, security.as_deref(), folder.as_ref())?;
         }
-        if let Some(bytes) = request.contexts.allocation
-            && made.action != CreateAction::Opened
-            && made.object.stream.is_none()
-            && !made.is_directory()
-        {
-            let handle = made.object.handle.clone();
-            if bytes > AT_ONCE {
-                runtime::offload(move || handle.set_allocation(bytes)).await?;
-            } else {
-                handle.set_allocation(bytes)?;
-            }
+        if let Some(bytes) = self.allocation {
+            handle.set_allocation(bytes)?;
             changed = true;
         }
         // A descriptor that was opened for attributes alone, and turned out to be good for more.
-        if changed { open.facts() } else { Ok(made.facts) }
+        if changed { open.facts() } else { Ok(facts) }
     }
 }

@@ -9,6 +9,7 @@ use smb::security::Sid;
 use smb::wire::query_directory::{Flags, Request, begin, finish};
 use smb::{Access, NtStatus};
 
+use super::super::aside::elsewhere;
 use super::super::channel::{self, Exchange, PATIENCE};
 use super::super::fs::Directory;
 use super::super::open::{Listing, Open};
@@ -54,7 +55,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         most: if single { 1 } else { usize::MAX },
         any: false,
     };
-    let at_once = open.must_be_file()?.of_share().is_local()
+    let at_once = !open.must_be_file()?.of_share().keeps_waiting()
         && before.as_ref().is_none_or(|listing| !listing.slow);
     let flags = request.flags;
     let room = x.channel.room_to_open(1);
@@ -67,8 +68,9 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
             Err(status) => (None, Err(status), answer),
         }
     } else {
-        let open = open.clone();
-        let all = runtime::offload(move || match begun(&open, before, pattern, flags, room) {
+        let this = open.clone();
+        let share = open.must_be_file()?.of_share();
+        let all = elsewhere(share, move || match begun(&this, before, pattern, flags, room) {
             Ok(mut listing) => {
                 let read = answer.all(&mut listing);
                 (Some(listing), read, answer)

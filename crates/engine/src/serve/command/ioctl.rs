@@ -15,9 +15,9 @@ use smb::fscc::fsctl::Code;
 use smb::wire::ioctl::{IS_FSCTL, Request, Response};
 use smb::{Access, NtStatus};
 
+use super::super::aside::elsewhere;
 use super::super::channel::{Exchange, PATIENCE};
 use super::super::open::{Object, Open};
-use super::super::runtime;
 use super::Answer;
 
 /// What a control code yields: the status that goes with the output, and the output.
@@ -85,21 +85,21 @@ async fn on_open(x: &mut Exchange<'_>, code: Code, request: &Request<'_>, room: 
         Code::SRV_COPYCHUNK_WRITE => copy::chunks(x, &open, input, room, false).await,
         Code::DUPLICATE_EXTENTS_TO_FILE => copy::duplicate(x, &open, input, false).await,
         Code::DUPLICATE_EXTENTS_TO_FILE_EX => copy::duplicate(x, &open, input, true).await,
-        Code::SET_SPARSE => space::set_sparse(&open, input),
+        Code::SET_SPARSE => space::set_sparse(&open, input).await,
         Code::SET_ZERO_DATA => space::zero(x, &open, input).await,
         Code::QUERY_ALLOCATED_RANGES => space::allocated(x, &open, input, room).await,
-        Code::QUERY_FILE_REGIONS => space::regions(&open, input, room),
-        Code::GET_REPARSE_POINT => reparse::get(&open, room),
-        Code::SET_REPARSE_POINT => reparse::set(x, &open, input),
-        Code::DELETE_REPARSE_POINT => reparse::delete(x, &open, input),
+        Code::QUERY_FILE_REGIONS => space::regions(&open, input, room).await,
+        Code::GET_REPARSE_POINT => reparse::get(&open, room).await,
+        Code::SET_REPARSE_POINT => reparse::set(x, &open, input).await,
+        Code::DELETE_REPARSE_POINT => reparse::delete(x, &open, input).await,
         Code::GET_COMPRESSION => state::compression(room),
         Code::SET_COMPRESSION => state::set_compression(&open, input),
-        Code::GET_INTEGRITY_INFORMATION => state::integrity(&open, room),
+        Code::GET_INTEGRITY_INFORMATION => state::integrity(&open, room).await,
         Code::SET_INTEGRITY_INFORMATION => state::set_integrity(&open, input),
-        Code::CREATE_OR_GET_OBJECT_ID | Code::GET_OBJECT_ID => state::object_id(&open, room),
+        Code::CREATE_OR_GET_OBJECT_ID | Code::GET_OBJECT_ID => state::object_id(&open, room).await,
         Code::SRV_ENUMERATE_SNAPSHOTS => state::snapshots(room),
         Code::IS_VOLUME_DIRTY => state::volume_dirty(room),
-        Code::QUERY_ON_DISK_VOLUME_INFO => state::on_disk(&open, room),
+        Code::QUERY_ON_DISK_VOLUME_INFO => state::on_disk(&open, room).await,
         Code::LMR_REQUEST_RESILIENCY => Err(NtStatus::NOT_SUPPORTED),
         // A client whose trim is refused goes on without; one whose offload is refused, copies.
         _ => Err(NtStatus::INVALID_DEVICE_REQUEST),
@@ -127,13 +127,14 @@ fn output(put: impl FnOnce(&mut Vec<u8>) -> Result<(), NtStatus>) -> Output {
     Ok((NtStatus::SUCCESS, out))
 }
 
-/// Has a thread of the pool do what may wait for a disk. A client that is alone with that may cancel its wait;
+/// Has a thread that may wait do something with the file of an open. A client that is alone with that may cancel its wait;
 /// what was begun goes on.
 async fn in_pool<T: Send + 'static>(
     x: &mut Exchange<'_>,
+    open: &Open,
     what: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, NtStatus> {
-    let done = runtime::offload(what);
+    let done = elsewhere(open.must_be_file()?.of_share(), what);
     if x.last { x.wait(done, PATIENCE).await } else { Ok(done.await) }
 }
 

@@ -1,8 +1,9 @@
 //! QUERY_INFO (MS-SMB2 3.3.5.20).
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use smb::fscc::{About, Ea, FileClass, PosixOwner, QuotaQuery, StreamFacts, VolumeClass};
+use smb::fscc::{About, Ea, Facts, FileClass, PosixOwner, QuotaQuery, StreamFacts, VolumeClass};
 use smb::security::{SecurityInfo, Sid};
 use smb::session::Dialect;
 use smb::wire::error::Detail;
@@ -10,6 +11,7 @@ use smb::wire::query_info::{self as wire, Request, Subject};
 use smb::{Attributes, NtStatus};
 
 use super::super::access;
+use super::super::aside::aside;
 use super::super::channel::Exchange;
 use super::super::fs;
 use super::super::open::{Object, Open};
@@ -28,9 +30,9 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     x.pay(request.payload_len())?;
     let open = x.open_in_sequence(request.file, false)?;
     match request.subject {
-        Subject::File => file(x, &request, &open),
-        Subject::FileSystem => volume(x, &request, &open),
-        Subject::Security => security(x, &request, &open),
+        Subject::File => file(x, &request, &open).await,
+        Subject::FileSystem => volume(x, &request, &open).await,
+        Subject::Security => security(x, &request, &open).await,
         Subject::Quota => quota(&request),
         Subject::Unknown(_) => Err(NtStatus::INVALID_PARAMETER),
     }
@@ -41,7 +43,7 @@ fn limit(request: &Request<'_>) -> usize {
     usize::try_from(request.output_max).unwrap_or(usize::MAX)
 }
 
-fn file(x: &mut Exchange<'_>, request: &Request<'_>, open: &Open) -> Answer {
+async fn file(x: &mut Exchange<'_>, request: &Request<'_>, open: &Arc<Open>) -> Answer {
     let class = FileClass::from_wire(request.class)?;
     let agreed = x.agreed()?;
     match class {
@@ -82,8 +84,9 @@ fn file(x: &mut Exchange<'_>, request: &Request<'_>, open: &Open) -> Answer {
             about.facts.allocated = 4096;
             about.delete_pending = true;
         }
-        Object::File(object) => {
-            let facts = open.facts()?;
+        Object::File(_) => {
+            let found = open.aside(move |open| look(open, class)).await?;
+            let facts = found.facts;
             about.facts = facts;
             about.delete_pending =
                 x.server().with_file(open.key, |shard, _| shard.is_delete_pending(open.key, link));
@@ -93,11 +96,11 @@ fn file(x: &mut Exchange<'_>, request: &Request<'_>, open: &Open) -> Answer {
                     about.short_name = &short_name;
                 }
                 FileClass::FullEa => {
-                    eas = chosen(object.handle.eas()?, request)?;
+                    eas = chosen(found.eas, request)?;
                     about.eas = &eas;
                 }
                 FileClass::Stream => {
-                    streams = all_streams(&object.handle)?;
+                    streams = found.streams;
                     about.streams = &streams;
                 }
                 FileClass::Posix => {
@@ -114,6 +117,25 @@ fn file(x: &mut Exchange<'_>, request: &Request<'_>, open: &Open) -> Answer {
     let fill = class.put(&about, limit(request), out)?;
     wire::finish(out, start);
     Ok(fill.status())
+}
+
+/// What the file system says about a file.
+struct Seen {
+    facts: Facts,
+    eas: Vec<fs::Ea>,
+    streams: Vec<StreamFacts>,
+}
+
+/// As much as an answer of this class has.
+fn look(open: &Open, class: FileClass) -> Result<Seen, NtStatus> {
+    let (facts, handle) = (open.facts()?, open.must_be_file()?);
+    let mut seen = Seen { facts, eas: Vec::new(), streams: Vec::new() };
+    match class {
+        FileClass::FullEa => seen.eas = handle.eas()?,
+        FileClass::Stream => seen.streams = all_streams(handle)?,
+        _ => {}
+    }
+    Ok(seen)
 }
 
 /// The extended attributes that a request is about: those that it names, or all, perhaps from an index on.
@@ -167,13 +189,14 @@ fn all_streams(handle: &fs::Handle) -> Result<Vec<StreamFacts>, NtStatus> {
     Ok(streams)
 }
 
-fn volume(x: &mut Exchange<'_>, request: &Request<'_>, open: &Open) -> Answer {
+async fn volume(x: &mut Exchange<'_>, request: &Request<'_>, open: &Arc<Open>) -> Answer {
     let class = VolumeClass::from_wire(request.class)?;
     if class == VolumeClass::Posix && !x.agreed()?.posix {
         return Err(NtStatus::INVALID_INFO_CLASS);
     }
     let share = open.tree.share.files.as_ref().ok_or(NtStatus::INVALID_DEVICE_REQUEST)?;
-    let facts = share.volume()?;
+    let this = share.clone();
+    let facts = aside(share, move || this.volume()).await?;
     let (out, start) = x.reply.body();
     wire::begin(out, start);
     let fill = class.put(&facts, limit(request), out)?;
@@ -182,13 +205,16 @@ fn volume(x: &mut Exchange<'_>, request: &Request<'_>, open: &Open) -> Answer {
 }
 
 /// The security descriptor, as far as it is asked for (MS-SMB2 3.3.5.20.3).
-fn security(x: &mut Exchange<'_>, request: &Request<'_>, open: &Open) -> Answer {
+async fn security(x: &mut Exchange<'_>, request: &Request<'_>, open: &Arc<Open>) -> Answer {
     let info = SecurityInfo::from_bits_retain(request.additional);
     if !open.access.contains(info.to_query()) {
         return Err(NtStatus::ACCESS_DENIED);
     }
-    let handle = open.must_be_file()?;
-    let bytes = access::descriptor(handle, &handle.facts()?)?.only(info).to_bytes();
+    let look = |open: &Open| {
+        let handle = open.must_be_file()?;
+        access::descriptor(handle, &handle.facts()?)
+    };
+    let bytes = open.aside(look).await?.only(info).to_bytes();
     if bytes.len() > limit(request) {
         let needs = Detail::Needs(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
         let contexts = x.agreed()?.dialect == Dialect::Smb311;

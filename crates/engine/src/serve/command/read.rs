@@ -11,10 +11,12 @@ use smb::wire::read::{Head, RESPONSE_HEAD_LEN, Request, Response};
 use smb::{Access, NtStatus};
 use sys::residency::append_at;
 
+use super::super::acting::{self, Whose};
+use super::super::aside::elsewhere;
 use super::super::channel::{Exchange, Fill};
+use super::super::fs;
 use super::super::open::{Object, Open};
 use super::super::transfer::DataFile;
-use super::super::{acting, fs, runtime};
 use super::Answer;
 
 /// Up to this many bytes are read into the answer itself, which then goes out with others.
@@ -58,23 +60,21 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
             shard.check_io(open.key, open.id, offset, length, false)
         })?;
     }
-    if let Some(stream) = open.stream() {
-        let mut data = vec![0; request.length as usize];
-        // An attribute is read each time, and not from what was opened.
+    if open.stream().is_some() {
         let whose = x.session()?.whose(x.server());
-        let read = acting::act(&whose, || stream.read(request.offset, &mut data));
-        let read = read.map_err(|error| fs::status_of(&error))??;
-        data.truncate(read);
-        enough(&open, &request, read)?;
-        x.channel.tally().read(read as u64);
+        let (offset, length) = (request.offset, request.length as usize);
+        let data = open.aside(move |open| read_stream(open, &whose, offset, length)).await?;
+        enough(&open, &request, data.len())?;
+        x.channel.tally().read(data.len() as u64);
         respond(x, &data);
         return Ok(NtStatus::SUCCESS);
     }
     let whole = x.may_tail();
     if whole && request.length > INLINE {
         let data = open.data()?;
-        let len =
-            data.clamp(request.offset, request.length).map_err(|error| fs::status_of(&error))?;
+        let (file, offset, most) = (data.clone(), request.offset, request.length);
+        let len = open.aside(move |_| file.clamp(offset, most)).await;
+        let len = len.map_err(|error| fs::status_of(&error))?;
         enough(&open, &request, len as usize)?;
         if len > INLINE {
             x.channel.tally().read(len.into());
@@ -89,6 +89,21 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         pad(x);
     }
     Ok(status)
+}
+
+fn read_stream(
+    open: &Open,
+    whose: &Whose,
+    offset: u64,
+    length: usize,
+) -> Result<Vec<u8>, NtStatus> {
+    let stream = open.stream().ok_or(NtStatus::INVALID_DEVICE_REQUEST)?;
+    let mut data = vec![0; length];
+    // An attribute is read each time, and not from what was opened.
+    let read = acting::act(whose, || stream.read(offset, &mut data));
+    let read = read.map_err(|error| fs::status_of(&error))??;
+    data.truncate(read);
+    Ok(data)
 }
 
 /// Moves the data eight bytes on, which clients must be able to read as well. A test code.
@@ -124,7 +139,8 @@ async fn into_answer(x: &mut Exchange<'_>, open: &Arc<Open>, request: &Request<'
         small @ ..=INLINE => small as usize,
         // No memory for what is not there.
         large => {
-            let there = data.clamp(request.offset, large);
+            let (file, offset) = (data.clone(), request.offset);
+            let there = open.aside(move |_| file.clamp(offset, large)).await;
             there.map_err(|error| fs::status_of(&error))? as usize
         }
     };
@@ -143,7 +159,11 @@ async fn into_answer(x: &mut Exchange<'_>, open: &Arc<Open>, request: &Request<'
     }
     let (bytes, _) = x.reply.body();
     let mut bytes = std::mem::take(bytes);
-    let ready = if length <= INLINE as usize && !data.in_memory() {
+    let is_local = open.must_be_file()?.of_share().is_local();
+    let ready = if !is_local {
+        // Even of what is in memory it may ask elsewhere whether that is still so.
+        None
+    } else if length <= INLINE as usize && !data.in_memory() {
         small(&data, &mut bytes, length, request.offset)
     } else {
         data.resident(request.offset, request.length.into())
@@ -153,11 +173,11 @@ async fn into_answer(x: &mut Exchange<'_>, open: &Arc<Open>, request: &Request<'
         Some(read) => (bytes, read),
         None => {
             let offset = request.offset;
-            runtime::offload(move || {
+            let read = move || {
                 let read = append(&data, &mut bytes, length, offset);
                 (bytes, read)
-            })
-            .await
+            };
+            elsewhere(open.must_be_file()?.of_share(), read).await
         }
     };
     *x.reply.body().0 = bytes;

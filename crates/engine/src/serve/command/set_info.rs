@@ -12,14 +12,12 @@ use smb::fscc::{Change, Disposal, Ea, SetClass, Times};
 use smb::wire::set_info::{Request, Response, Subject};
 use smb::{Access, Attributes, FileTime, NtStatus};
 
+use super::super::aside::{AT_ONCE, elsewhere};
 use super::super::channel::Exchange;
 use super::super::fs::Handle;
 use super::super::open::{Object, Open};
-use super::super::{runtime, watch};
+use super::super::watch;
 use super::Answer;
-
-/// A change of size or of what is allocated that moves more bytes than this may take long.
-const AT_ONCE: u64 = 16 << 20;
 
 pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     let request = Request::parse(x.message)?;
@@ -33,7 +31,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
             let change = SetClass::from_wire(request.class)?.parse(request.data)?;
             apply(x, &open, change).await?;
         }
-        Subject::Security => security::set(x, &open, request.additional, request.data)?,
+        Subject::Security => security::set(x, &open, request.additional, request.data).await?,
         // Neither labels nor quotas are changed from afar.
         Subject::FileSystem | Subject::Quota => return Err(NtStatus::NOT_SUPPORTED),
         Subject::Unknown(_) => return Err(NtStatus::INVALID_PARAMETER),
@@ -51,7 +49,7 @@ async fn apply(x: &mut Exchange<'_>, open: &Arc<Open>, change: Change) -> Result
         };
     }
     match change {
-        Change::Basic { times, attributes } => basic(x, open, times, attributes),
+        Change::Basic { times, attributes } => basic(x, open, times, attributes).await,
         Change::Position(position) => {
             open.position.store(position, Ordering::Relaxed);
             Ok(())
@@ -62,7 +60,7 @@ async fn apply(x: &mut Exchange<'_>, open: &Arc<Open>, change: Change) -> Result
         }
         Change::EndOfFile(size) => resize(x, open, Length::Size(size)).await,
         Change::Allocation(bytes) => resize(x, open, Length::Allocation(bytes)).await,
-        Change::FullEa(eas) => set_eas(open, &eas),
+        Change::FullEa(eas) => set_eas(open, eas).await,
         Change::Disposition(disposal) => dispose(x, open, disposal).await,
         Change::Rename { target, taken } => rename::rename(x, open, target, taken).await,
         Change::Link { target, taken } => rename::link(x, open, target, taken).await,
@@ -78,21 +76,28 @@ fn demand(open: &Open, access: Access) -> Result<(), NtStatus> {
 }
 
 /// Times and attributes (MS-FSA 2.1.5.15.2).
-fn basic(
+async fn basic(
     x: &Exchange<'_>,
-    open: &Open,
+    open: &Arc<Open>,
     times: Times,
     attributes: Attributes,
 ) -> Result<(), NtStatus> {
     demand(open, Access::WRITE_ATTRIBUTES)?;
-    let handle = open.must_be_file()?;
+    let is_directory = open.must_be_file()?.is_folder();
     let (directory, temporary) = (Attributes::DIRECTORY, Attributes::TEMPORARY);
-    let is_directory = handle.is_folder();
     if attributes.contains(directory) && !is_directory
         || attributes.contains(temporary) && is_directory
     {
         return Err(NtStatus::INVALID_PARAMETER);
     }
+    let what = open.aside(move |open| set_basic(open, times, attributes)).await?;
+    told(x, open, what).await;
+    Ok(())
+}
+
+/// Sets times and attributes, and says which.
+fn set_basic(open: &Open, times: Times, attributes: Attributes) -> Result<NotifyFilter, NtStatus> {
+    let handle = open.must_be_file()?;
     let kept = open.before_change();
     let mut set = open.hold_times(times);
     let mut what = NotifyFilter::empty();
@@ -108,8 +113,7 @@ fn basic(
     }
     // Last, as whatever is changed moves the change time.
     handle.set_times(set)?;
-    told(x, open, what);
-    Ok(())
+    Ok(what)
 }
 
 /// How long something is to be.
@@ -134,13 +138,37 @@ impl Length {
 }
 
 /// Another size (MS-FSA 2.1.5.15.4), or other blocks (MS-FSA 2.1.5.15.1).
-async fn resize(x: &mut Exchange<'_>, open: &Open, length: Length) -> Result<(), NtStatus> {
+async fn resize(x: &mut Exchange<'_>, open: &Arc<Open>, length: Length) -> Result<(), NtStatus> {
     demand(open, Access::WRITE_DATA)?;
-    let handle = open.must_be_file()?;
     if open.directory && open.stream().is_none() {
         return Err(NtStatus::INVALID_PARAMETER);
     }
+    let share = open.must_be_file()?.of_share();
     x.server().contend(open);
+    if open.aside(move |open| takes_long(open, length)).await? {
+        let open = open.clone();
+        elsewhere(share, move || set_length(&open, length)).await?;
+    } else {
+        open.aside(move |open| set_length(open, length)).await?;
+    }
+    x.server().contend(open);
+    told(x, open, NotifyFilter::SIZE | NotifyFilter::LAST_WRITE).await;
+    Ok(())
+}
+
+/// Whether the file system reserves or frees much.
+fn takes_long(open: &Open, length: Length) -> Result<bool, NtStatus> {
+    if open.stream().is_some() {
+        return Ok(false);
+    }
+    let facts = open.facts()?;
+    let moves = length.bytes().abs_diff(facts.allocated);
+    // A file that grows by its size alone gets a hole.
+    let grows = length.bytes() >= facts.size && matches!(length, Length::Size(_));
+    Ok(moves > AT_ONCE && !grows)
+}
+
+fn set_length(open: &Open, length: Length) -> Result<(), NtStatus> {
     let times = open.before_change();
     match (open.stream(), length) {
         (Some(stream), Length::Size(bytes)) => stream.set_size(bytes)?,
@@ -149,34 +177,25 @@ async fn resize(x: &mut Exchange<'_>, open: &Open, length: Length) -> Result<(),
                 stream.set_size(bytes)?;
             }
         }
-        (None, length) => {
-            let facts = handle.facts()?;
-            let moves = length.bytes().abs_diff(facts.allocated);
-            // A file that grows by its size alone gets a hole.
-            let grows = length.bytes() >= facts.size && matches!(length, Length::Size(_));
-            if moves <= AT_ONCE || grows {
-                length.set(handle)?;
-            } else {
-                let handle = handle.clone();
-                runtime::offload(move || length.set(&handle)).await?;
-            }
-        }
+        (None, length) => length.set(open.must_be_file()?)?,
     }
-    x.server().contend(open);
     open.after_change(times);
-    told(x, open, NotifyFilter::SIZE | NotifyFilter::LAST_WRITE);
     Ok(())
 }
 
 /// Extended attributes (MS-FSA 2.1.5.15.5).
-fn set_eas(open: &Open, eas: &[Ea]) -> Result<(), NtStatus> {
+async fn set_eas(open: &Arc<Open>, eas: Vec<Ea>) -> Result<(), NtStatus> {
     demand(open, Access::WRITE_EA)?;
-    let handle = open.must_be_file()?;
-    let times = open.before_change();
-    for ea in eas {
-        handle.set_ea(ea.name.as_bytes(), &ea.value)?;
-    }
-    open.after_change(times);
+    let set = move |open: &Open| {
+        let handle = open.must_be_file()?;
+        let times = open.before_change();
+        for ea in eas {
+            handle.set_ea(ea.name.as_bytes(), &ea.value)?;
+        }
+        open.after_change(times);
+        Ok::<_, NtStatus>(())
+    };
+    open.aside(set).await?;
     watch::changed(&open.tree.share, &open.path(), NotifyFilter::EA);
     Ok(())
 }
@@ -198,10 +217,11 @@ async fn dispose(
         return server
             .with_file(open.key, |shard, _| shard.set_delete_pending(open.key, open.id, false));
     }
-    may_go(open, disposal.ignore_readonly)?;
+    let may_go = move |open: &Open| may_go(open, disposal.ignore_readonly);
+    open.aside(may_go).await?;
     contend::handles(x, open).await?;
     // Somebody may have been faster meanwhile.
-    may_go(open, disposal.ignore_readonly)?;
+    open.aside(may_go).await?;
     // A stream has nowhere to be without its name.
     let sooner = disposal.posix && open.stream().is_none();
     server.with_file(open.key, |shard, _| match sooner {
@@ -233,10 +253,10 @@ fn may_go(open: &Open, ignore_readonly: bool) -> Result<(), NtStatus> {
 }
 
 /// Others hear that something about a file is different: those who watch, and those who cache its directory.
-fn told(x: &Exchange<'_>, open: &Open, what: NotifyFilter) {
+async fn told(x: &Exchange<'_>, open: &Arc<Open>, what: NotifyFilter) {
     if what.is_empty() {
         return;
     }
     watch::changed(&open.tree.share, &open.path(), what);
-    x.server().directory_changed(open);
+    x.server().directory_changed(open).await;
 }

@@ -9,13 +9,14 @@ use smb::wire::write::{Flags, Request, Response};
 use smb::{Access, NtStatus};
 
 use super::super::acting::Whose;
+use super::super::aside::{self, elsewhere};
 use super::super::channel::{Channel, Ending, Exchange, Reply};
 use super::super::open::{Object, Open};
 use super::super::transfer::{Progress, ReceiveFile};
 use super::super::{fs, runtime};
 use super::Answer;
 
-/// Up to this many bytes are written at once, whatever disk is below: the page cache takes them.
+/// Up to this many bytes are written at once, whatever disk is below: the page cache takes them, as a rule.
 const INLINE: usize = 64 << 10;
 
 /// Where a file ends at the latest (MS-FSA 2.1.5.4).
@@ -106,22 +107,37 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
 }
 
 async fn store(open: &Arc<Open>, offset: u64, data: &[u8]) -> Result<(), NtStatus> {
-    if let Some(stream) = open.stream() {
-        return stream.write(offset, data);
+    let waits = open.keeps_waiting();
+    let Some(share) = &open.tree.share.files else { return Err(NtStatus::INVALID_DEVICE_REQUEST) };
+    if let Some(stream) = open.stream()
+        && !waits
+    {
+        return share.timed(|| stream.write(offset, data));
     }
     if data.is_empty() {
         return Ok(());
     }
-    let file = open.data()?;
-    if (data.len() <= INLINE || file.in_memory()) && !open.only_appends() {
-        return file.overwrite(data, offset).map_err(|error| fs::status_of(&error));
+    if open.stream().is_none() && !open.only_appends() {
+        let file = open.data()?;
+        if file.in_memory() || (data.len() <= INLINE && !waits) {
+            let written = share.timed(|| file.overwrite(data, offset));
+            return written.map_err(|error| fs::status_of(&error));
+        }
     }
     let (data, open) = (data.to_vec(), open.clone());
-    let written = runtime::offload(move || {
-        let _turn = open.write_in_turn(offset)?;
-        file.write_all(&data, offset).map_err(|error| fs::status_of(&error))
-    });
-    written.await
+    if data.len() <= INLINE && waits {
+        return aside::aside(share, move || write(&open, &data, offset)).await;
+    }
+    elsewhere(share, move || write(&open, &data, offset)).await
+}
+
+fn write(open: &Open, data: &[u8], offset: u64) -> Result<(), NtStatus> {
+    if let Some(stream) = open.stream() {
+        return stream.write(offset, data);
+    }
+    let file = open.data()?;
+    let _turn = open.write_in_turn(offset)?;
+    file.write_all(data, offset).map_err(|error| fs::status_of(&error))
 }
 
 /// Whether what is written must be on the disk before it is answered.
@@ -262,7 +278,7 @@ impl DirectWrite {
                     readable.map_err(|_| Ending::Nonsense("a request took too long to arrive"))?;
                 }
                 Progress::WouldWait(job) => {
-                    transfer.finished(runtime::offload(move || job.run()).await);
+                    transfer.finished(aside::transfer(job).await);
                 }
             }
         }

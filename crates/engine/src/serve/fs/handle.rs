@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rustix::fs::{FileType, Mode};
+use rustix::fs::{AtFlags, FileType, Mode, StatxFlags};
 use rustix::io::Errno;
 use smb::fscc::Facts;
 use smb::{NtStatus, name};
@@ -171,8 +171,34 @@ impl Handle {
     /// What these calls say.
     pub fn facts(&self) -> Result<Facts, NtStatus> {
         let stat = stat(&self.fd).map_err(status)?;
-        let place = self.place();
-        self.share().facts(&stat, &At::File(self.fd.as_fd()), split(&place.path).1)
+        // No more of the name counts; and nobody waits for the place while a disk is waited for.
+        let mut head = [0; 3];
+        let len = {
+            let place = self.place();
+            let name = split(&place.path).1;
+            let len = name.len().min(head.len());
+            head[..len].copy_from_slice(&name[..len]);
+            len
+        };
+        self.share().facts(&stat, &At::File(self.fd.as_fd()), &head[..len])
+    }
+
+    /// Whether it has no name any more, as far as the kernel of this host knows: it asks nobody else.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let known = rustix::fs::statx(&*self.fd, c"", flags, StatxFlags::NLINK);
+        known.is_ok_and(|known| known.stx_nlink == 0)
+    }
+
+    /// Bytes that the file holds on its file system now: one `fstat(2)`.
+    ///
+    /// # Errors
+    ///
+    /// What that says.
+    pub fn allocated(&self) -> Result<u64, NtStatus> {
+        let stat = rustix::fs::fstat(&*self.fd).map_err(status)?;
+        Ok(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512))
     }
 
     /// Another descriptor of the same file, whatever it is called by now.

@@ -168,6 +168,7 @@ impl Share {
     ) -> Result<Option<Found>, NtStatus> {
         let exact = exact || self.0.config.case_sensitive;
         match self.0.waits {
+            _ if self.keeps_waiting() => Ok(None),
             Waits::Never => self.open_by(said, want, exact, Names::All),
             Waits::ForNames if new && !exact => self.open_by(said, want, exact, Names::ForNew),
             Waits::ForNames => self.open_by(said, want, exact, Names::InMemory),

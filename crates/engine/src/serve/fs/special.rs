@@ -22,10 +22,10 @@ const TARGET_MAX: usize = 4095;
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// What a file becomes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Special<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Special {
     /// A symbolic link that leads there, as on disk.
-    Link(&'a [u8]),
+    Link(Vec<u8>),
     /// A pipe with a name.
     Fifo,
     /// A socket, which nobody is bound to.
@@ -49,7 +49,7 @@ impl Handle {
     /// DIRECTORY_NOT_EMPTY; NOT_SUPPORTED for a file that has data; what `first`, `symlink(2)` and `mknod(2)` say.
     pub fn turn_into(
         &self,
-        what: Special<'_>,
+        what: &Special,
         first: impl FnOnce(&Self) -> Result<(), NtStatus>,
     ) -> Result<Self, NtStatus> {
         self.share().writable()?;
@@ -69,7 +69,7 @@ impl Handle {
             return Err(failed);
         }
         let want = match what {
-            Special::File(want) => want,
+            Special::File(want) => *want,
             _ => Want { link: true, ..Want::default() },
         };
         let flags = want.flags() | OFlags::NOFOLLOW;
@@ -129,7 +129,7 @@ impl Handle {
     fn make(
         &self,
         folder: &OwnedFd,
-        what: Special<'_>,
+        what: &Special,
     ) -> Result<(Vec<u8>, Option<OwnedFd>), NtStatus> {
         let old = stat(self.owned_fd()).map_err(status)?;
         let mode = match file_type(&old) {

@@ -13,6 +13,8 @@ use sys::pages;
 use sys::residency::cachestat;
 use sys::sync::AtomicU64;
 
+use super::super::runtime::Budget;
+
 /// `TMPFS_MAGIC` of `linux/magic.h`.
 const TMPFS: FsWord = 0x0102_1994;
 /// `RAMFS_MAGIC`.
@@ -53,6 +55,7 @@ pub struct DataFile {
     /// Bytes that were written where the file had some already.
     overwritten: AtomicUsize,
     map: Mutex<Option<Arc<Window>>>,
+    callers: Option<Budget>,
 }
 
 /// A mapping that is counted.
@@ -133,7 +136,20 @@ impl DataFile {
             copies_maps: AtomicBool::new(true),
             overwritten: AtomicUsize::new(0),
             map: Mutex::new(None),
+            callers: None,
         }
+    }
+
+    /// Says how many threads may wait for its file system at a time.
+    #[must_use]
+    pub fn called_by(self, callers: Budget) -> Self {
+        Self { callers: Some(callers), ..self }
+    }
+
+    /// Those threads, one for each unit.
+    #[must_use]
+    pub fn callers(&self) -> Option<&Budget> {
+        self.callers.as_ref()
     }
 
     /// Reads what there is, 0 bytes at the end of the file, waiting as long as it takes.

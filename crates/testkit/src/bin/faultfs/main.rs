@@ -153,13 +153,14 @@ impl Server {
 
     /// What becomes of a request, and what the request is in words.
     fn fate(&self, request: &Request) -> anyhow::Result<(Fate, String)> {
-        let Some(operation) = operation(request.op) else { return Ok(Default::default()) };
+        let resizes = request.op == op::SETATTR
+            && request.fields().u32().is_ok_and(|valid| valid & SIZE != 0);
+        let Some(operation) = operation(request.op, resizes) else { return Ok(Default::default()) };
+        let name_at = |at| request.fields().skip(at).and_then(wire::Fields::name);
         let name = match request.op {
-            op::LOOKUP | op::UNLINK => request.fields().name(),
-            op::CREATE => request.fields().skip(16).and_then(wire::Fields::name),
-            op::SETATTR if request.fields().u32().is_ok_and(|valid| valid & SIZE == 0) => {
-                return Ok(Default::default());
-            }
+            op::LOOKUP | op::UNLINK => name_at(0),
+            op::MKDIR | op::RENAME => name_at(8),
+            op::CREATE | op::RENAME2 => name_at(16),
             _ => Ok(self.store().name_of(request.node)),
         };
         let name = name.unwrap_or_default();

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::wire::op;
 
 /// What rules may be about, and the requests that are meant.
-const OPERATIONS: [(&str, &[u32]); 9] = [
+const OPERATIONS: [(&str, &[u32]); 13] = [
     ("lookup", &[op::LOOKUP]),
     ("create", &[op::CREATE]),
     ("open", &[op::OPEN]),
@@ -17,6 +17,10 @@ const OPERATIONS: [(&str, &[u32]); 9] = [
     ("write", &[op::WRITE]),
     ("fsync", &[op::FSYNC]),
     ("resize", &[op::SETATTR]),
+    ("attributes", &[op::SETATTR]),
+    ("look", &[op::GETATTR]),
+    ("room", &[op::STATFS]),
+    ("mkdir", &[op::MKDIR]),
     ("unlink", &[op::UNLINK]),
     ("rename", &[op::RENAME, op::RENAME2]),
 ];
@@ -29,9 +33,10 @@ const ERRORS: [(&str, Errno); 5] = [
     ("ESTALE", Errno::STALE),
 ];
 
-/// The name of what is asked, if rules may be about it.
-pub(crate) fn operation(op: u32) -> Option<&'static str> {
-    OPERATIONS.iter().find(|(_, ops)| ops.contains(&op)).map(|(name, _)| *name)
+/// The name of what is asked, if rules may be about it. `resizes`: of a SETATTR, whether it is about the size.
+pub(crate) fn operation(op: u32, resizes: bool) -> Option<&'static str> {
+    let name = OPERATIONS.iter().find(|(_, ops)| ops.contains(&op)).map(|(name, _)| *name)?;
+    Some(if name == "resize" && !resizes { "attributes" } else { name })
 }
 
 /// A line such as `write error=EIO nth=2 count=1 name=file delay_ms=300`, or `read hold`: until there are other rules.

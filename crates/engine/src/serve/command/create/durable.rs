@@ -13,7 +13,7 @@ use super::super::Answer;
 use super::{Told, keep};
 
 /// A client comes back for an open.
-pub(super) fn reconnect(x: &mut Exchange<'_>, request: &Request<'_>) -> Answer {
+pub(super) async fn reconnect(x: &mut Exchange<'_>, request: &Request<'_>) -> Answer {
     let contexts = &request.contexts;
     let gone = NtStatus::OBJECT_NAME_NOT_FOUND;
     if !contexts.reconnects_alone() {
@@ -29,11 +29,11 @@ pub(super) fn reconnect(x: &mut Exchange<'_>, request: &Request<'_>) -> Answer {
     if create.is_some_and(|create| create != old.create_guid.unwrap_or_default()) {
         return Err(gone);
     }
-    again(x, request, &old, None)
+    again(x, request, &old, None).await
 }
 
 /// Gives an open whose client was away to this session. `action`: of what the request tells the client.
-fn again(
+async fn again(
     x: &mut Exchange<'_>,
     request: &Request<'_>,
     old: &Arc<Open>,
@@ -70,7 +70,7 @@ fn again(
     let flags = granted.flags.clone();
     let open = Arc::new(old.reconnected(session.id, session.client, tree, flags, sequence));
     keep(x, &open, Some(old))?;
-    let facts = open.facts()?;
+    let facts = open.aside(Open::facts).await?;
     let mut told = Told::new(&open, facts, &granted);
     told.action = replayed.unwrap_or(CreateAction::Opened);
     told.durable = open.durable.filter(|_| replayed.is_some());
@@ -87,7 +87,7 @@ pub(super) enum Begin {
 }
 
 /// Whether a create was sent before, and its answer lost (MS-SMB2 3.3.5.9.10).
-pub(super) fn begin(x: &mut Exchange<'_>, request: &Request<'_>) -> Result<Begin, NtStatus> {
+pub(super) async fn begin(x: &mut Exchange<'_>, request: &Request<'_>) -> Result<Begin, NtStatus> {
     let Some(v2) = request.contexts.durable_v2 else { return Ok(Begin::New(None)) };
     let session = x.session()?.clone();
     let open = match x.server().opens.begin(session.client, v2.create)? {
@@ -98,7 +98,7 @@ pub(super) fn begin(x: &mut Exchange<'_>, request: &Request<'_>) -> Result<Begin
         return Err(NtStatus::DUPLICATE_OBJECTID);
     }
     if open.is_away() {
-        return again(x, request, &open, Some(open.action)).map(|_| Begin::Answered);
+        return again(x, request, &open, Some(open.action)).await.map(|_| Begin::Answered);
     }
     let wanted = request.contexts.lease.map(|lease| lease.key);
     if wanted.is_some() && wanted != open.lease.map(|lease| lease.key) {
@@ -110,7 +110,7 @@ pub(super) fn begin(x: &mut Exchange<'_>, request: &Request<'_>) -> Result<Begin
     }
     let granted = x.server().with_file(open.key, |shard, _| shard.granted(open.key, open.id));
     let granted = granted.ok_or(NtStatus::FILE_NOT_AVAILABLE)?;
-    let facts = open.facts()?;
+    let facts = open.aside(Open::facts).await?;
     x.leave_open(open.clone());
     let mut told = Told::new(&open, facts, &granted);
     // As Windows answers: what is said of an oplock is what was asked for now, whatever the open has.

@@ -9,14 +9,11 @@ use smb::name::Stream as StreamName;
 use smb::security::Descriptor;
 use smb::{Access, Attributes, CreateAction, CreateOptions, Disposition, NtStatus};
 
-use super::super::super::access;
-use super::super::super::fs::{Create, Found, Handle, Stream, Want};
+use super::super::super::access::{self, Asker};
+use super::super::super::aside::{aside, elsewhere};
+use super::super::super::fs::{Create, Found, Handle, Stream, Vacancy, Want};
 use super::super::super::open::{FileObject, stream_facts};
-use super::super::super::runtime;
-use super::{Creating, SETTABLE};
-
-/// How often a look-up is begun again because somebody else was faster.
-const ATTEMPTS: usize = 16;
+use super::{ATTEMPTS, Creating, SETTABLE};
 
 /// How long a disk may take before the client is told that it waits. Nearly all take less; and the interim answer,
 /// which is not signed, is an error to clients by go-smb2, which expect none to a CREATE that waits for nobody.
@@ -103,38 +100,39 @@ impl Creating<'_, '_, '_> {
         if request.disposition.overwrites() && named.is_none() {
             want.write = true;
         }
-        match self.find(want).await? {
-            Found::There(handle) => self.there(handle, named),
-            Found::Missing(vacancy) => {
-                if !request.disposition.may_create() {
-                    return Err(NtStatus::OBJECT_NAME_NOT_FOUND);
-                }
-                if request.options.contains(CreateOptions::DELETE_ON_CLOSE)
-                    && request.attributes.contains(Attributes::READONLY)
-                {
-                    return Err(NtStatus::CANNOT_DELETE);
-                }
-                self.lease_is_free()?;
-                let folder =
-                    request.options.contains(CreateOptions::DIRECTORY_FILE) && named.is_none();
-                let above = vacancy.folder_security()?;
-                let above = above.map(|bytes| Descriptor::parse(&bytes)).transpose()?;
-                let adds = if folder { Access::APPEND_DATA } else { Access::WRITE_DATA };
-                self.asker()?.may_add(&vacancy.folder_facts()?, above.as_ref(), adds)?;
-                let attributes = (request.attributes & SETTABLE) - Attributes::NORMAL;
-                let mode = self.posix_mode().unwrap_or(0);
-                let handle = Arc::new(vacancy.create(Create { folder, attributes, mode })?);
-                let stream = match named {
-                    Some(name) => Some(Stream::create(handle.clone(), name)?),
-                    None => None,
-                };
-                let facts = *handle.first_facts();
-                let facts =
-                    stream.as_ref().map_or(Ok(facts), |stream| stream_facts(facts, stream))?;
-                let made = Made::new(handle, stream, facts, CreateAction::Created);
-                Ok(Made { folder: above, ..made })
-            }
+        let found = self.find(want).await?;
+        let is_missing = matches!(found, Found::Missing(_));
+        if is_missing {
+            self.may_make()?;
         }
+        let wish = Wish {
+            named: named.map(str::to_owned),
+            says_data: matches!(self.path.stream(), Some(StreamName::Data)),
+            disposition: request.disposition,
+            options: request.options,
+            attributes: request.attributes,
+            mode: self.posix_mode().unwrap_or(0),
+            adder: if is_missing || named.is_some() { Some(self.asker()?) } else { None },
+        };
+        match found {
+            // Nothing is asked of the file system.
+            Found::There(_) if named.is_none() => wish.take(found),
+            found => aside(self.share, move || wish.take(found)).await,
+        }
+    }
+
+    /// Whether a file may come to be, or a stream of one.
+    fn may_make(&self) -> Result<(), NtStatus> {
+        let request = self.request;
+        if !request.disposition.may_create() {
+            return Err(NtStatus::OBJECT_NAME_NOT_FOUND);
+        }
+        if request.options.contains(CreateOptions::DELETE_ON_CLOSE)
+            && request.attributes.contains(Attributes::READONLY)
+        {
+            return Err(NtStatus::CANNOT_DELETE);
+        }
+        self.lease_is_free()
     }
 
     /// Looks the path up as this client does.
@@ -155,7 +153,7 @@ impl Creating<'_, '_, '_> {
             return Ok(found);
         }
         let (share, path) = (self.share.clone(), self.path.clone());
-        let found = runtime::offload(move || match exact {
+        let found = elsewhere(self.share, move || match exact {
             true => share.open_exact(&path, want),
             false => share.open(&path, want),
         });
@@ -170,19 +168,66 @@ impl Creating<'_, '_, '_> {
         let agreed = self.x.agreed().is_ok_and(|agreed| agreed.posix);
         self.request.contexts.posix_mode.filter(|_| agreed)
     }
+}
+
+/// What a create wishes for, whatever is there.
+struct Wish {
+    /// The stream that it names.
+    named: Option<String>,
+    /// It names the stream that every file has.
+    says_data: bool,
+    disposition: Disposition,
+    options: CreateOptions,
+    attributes: Attributes,
+    /// Permission bits by the POSIX extensions, or zero.
+    mode: u32,
+    /// Who would add a file to a folder, or a stream to a file, where that may have to be.
+    adder: Option<Asker>,
+}
+
+impl Wish {
+    /// Takes what is there, or makes it.
+    fn take(self, found: Found) -> Result<Made, NtStatus> {
+        match found {
+            Found::There(handle) => self.there(handle),
+            Found::Missing(vacancy) => self.missing(vacancy),
+        }
+    }
+
+    fn adder(&self) -> Result<&Asker, NtStatus> {
+        self.adder.as_ref().ok_or(NtStatus::ACCESS_DENIED)
+    }
+
+    /// The file is not there, and may be made.
+    fn missing(&self, vacancy: Vacancy) -> Result<Made, NtStatus> {
+        let folder = self.options.contains(CreateOptions::DIRECTORY_FILE) && self.named.is_none();
+        let above = vacancy.folder_security()?;
+        let above = above.map(|bytes| Descriptor::parse(&bytes)).transpose()?;
+        let adds = if folder { Access::APPEND_DATA } else { Access::WRITE_DATA };
+        self.adder()?.may_add(&vacancy.folder_facts()?, above.as_ref(), adds)?;
+        let attributes = (self.attributes & SETTABLE) - Attributes::NORMAL;
+        let handle = Arc::new(vacancy.create(Create { folder, attributes, mode: self.mode })?);
+        let stream = match &self.named {
+            Some(name) => Some(Stream::create(handle.clone(), name)?),
+            None => None,
+        };
+        let facts = *handle.first_facts();
+        let facts = stream.as_ref().map_or(Ok(facts), |stream| stream_facts(facts, stream))?;
+        let made = Made::new(handle, stream, facts, CreateAction::Created);
+        Ok(Made { folder: above, ..made })
+    }
 
     /// The file is there: may it be, and its stream?
-    fn there(&self, handle: Handle, named: Option<&str>) -> Result<Made, NtStatus> {
-        let request = self.request;
+    fn there(&self, handle: Handle) -> Result<Made, NtStatus> {
         let facts = *handle.first_facts();
         let handle = Arc::new(handle);
-        let stream = match named {
+        let stream = match &self.named {
             None => None,
             Some(name) => match Stream::open(handle.clone(), name) {
                 Ok(stream) => Some(stream),
-                Err(NtStatus::OBJECT_NAME_NOT_FOUND) if request.disposition.may_create() => {
+                Err(NtStatus::OBJECT_NAME_NOT_FOUND) if self.disposition.may_create() => {
                     let stored = access::stored(&handle, &facts)?;
-                    self.asker()?.may_add(&facts, stored.as_ref(), Access::WRITE_DATA)?;
+                    self.adder()?.may_add(&facts, stored.as_ref(), Access::WRITE_DATA)?;
                     let stream = Stream::create(handle.clone(), name)?;
                     let facts = stream_facts(facts, &stream)?;
                     return Ok(Made::new(handle, Some(stream), facts, CreateAction::Created));
@@ -190,24 +235,23 @@ impl Creating<'_, '_, '_> {
                 Err(status) => return Err(status),
             },
         };
-        if request.disposition == Disposition::Create {
+        if self.disposition == Disposition::Create {
             return Err(NtStatus::OBJECT_NAME_COLLISION);
         }
         let folder = facts.is_directory() && stream.is_none();
-        let says_data = matches!(self.path.stream(), Some(StreamName::Data));
-        if folder && says_data {
+        if folder && self.says_data {
             return Err(NtStatus::FILE_IS_A_DIRECTORY);
         }
-        if folder && request.options.contains(CreateOptions::NON_DIRECTORY_FILE) {
+        if folder && self.options.contains(CreateOptions::NON_DIRECTORY_FILE) {
             return Err(NtStatus::FILE_IS_A_DIRECTORY);
         }
-        if !folder && request.options.contains(CreateOptions::DIRECTORY_FILE) {
+        if !folder && self.options.contains(CreateOptions::DIRECTORY_FILE) {
             return Err(NtStatus::NOT_A_DIRECTORY);
         }
-        if folder && request.disposition.overwrites() {
+        if folder && self.disposition.overwrites() {
             return Err(NtStatus::FILE_IS_A_DIRECTORY);
         }
-        let action = match request.disposition {
+        let action = match self.disposition {
             Disposition::Supersede => CreateAction::Superseded,
             Disposition::Overwrite | Disposition::OverwriteIf => CreateAction::Overwritten,
             _ => CreateAction::Opened,
@@ -215,7 +259,7 @@ impl Creating<'_, '_, '_> {
         if action != CreateAction::Opened && stream.is_none() {
             // What hides must go on hiding (MS-FSA 2.1.5.1.2.1).
             let hides = Attributes::HIDDEN | Attributes::SYSTEM;
-            if !request.attributes.contains(facts.attributes & hides) {
+            if !self.attributes.contains(facts.attributes & hides) {
                 return Err(NtStatus::ACCESS_DENIED);
             }
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smb::fscc::fsctl::{Chunk, CopyChunk, CopyChunkAnswer, Duplicate, put_resume_key};
 use smb::{Access, Attributes, NtStatus};
 
+use super::super::super::aside::aside;
 use super::super::super::channel::Exchange;
 use super::super::super::fs::{self, Stream};
 use super::super::super::open::{Object, Open};
@@ -143,7 +144,8 @@ pub(super) async fn chunks(
     // Where the target ends is another place after each chunk.
     let written = target.clone();
     let turn = move |chunk: &Chunk| written.write_in_turn(chunk.to);
-    let (answer, failed) = in_pool(x, move || copy_all(&from, &to, &chunks, same, turn)).await?;
+    let (answer, failed) =
+        in_pool(x, target, move || copy_all(&from, &to, &chunks, same, turn)).await?;
     if changes {
         x.server().contend(target);
     }
@@ -239,7 +241,8 @@ pub(super) async fn duplicate(
     /// FILE_SUPPORTS_BLOCK_REFCOUNTING (MS-FSCC 2.5.1).
     const SHARES_BLOCKS: u32 = 0x0800_0000;
     let share = target.tree.share.files.as_ref().ok_or(NtStatus::INVALID_DEVICE_REQUEST)?;
-    if share.volume()?.flags & SHARES_BLOCKS == 0 {
+    let this = share.clone();
+    if aside(share, move || this.volume()).await?.flags & SHARES_BLOCKS == 0 {
         return Err(NtStatus::INVALID_DEVICE_REQUEST);
     }
     let mut wanted = Duplicate::parse(input, ex)?;
@@ -253,7 +256,8 @@ pub(super) async fn duplicate(
     if source.stream().is_some() || target.stream().is_some() {
         return Err(NtStatus::NOT_SUPPORTED);
     }
-    let (of_source, of_target) = (source.facts()?, target.facts()?);
+    let of_source = source.aside(Open::facts).await?;
+    let of_target = target.aside(Open::facts).await?;
     if wanted.to < of_target.size {
         target.may_write(wanted.to)?;
     }
@@ -275,7 +279,8 @@ pub(super) async fn duplicate(
     x.server().contend(target);
     target.note_change();
     let (from, to) = (source.data()?, target.data()?);
-    let cloned = in_pool(x, move || clone_range(&from, wanted.from, &to, wanted.to, wanted.len));
+    let cloned =
+        in_pool(x, target, move || clone_range(&from, wanted.from, &to, wanted.to, wanted.len));
     let cloned = cloned.await?;
     x.server().contend(target);
     cloned.map_err(|error| fs::status_of(&error))?;

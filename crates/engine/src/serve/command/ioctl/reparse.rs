@@ -22,9 +22,8 @@ const SOCKET: u32 = 0o140_000;
 const LINK: u32 = 0o120_000;
 
 /// FSCTL_GET_REPARSE_POINT: where a link leads, or what a special file is.
-pub(super) fn get(open: &Arc<Open>, room: usize) -> Output {
-    let file = open.must_be_file()?;
-    let facts = file.first_facts();
+pub(super) async fn get(open: &Arc<Open>, room: usize) -> Output {
+    let facts = open.must_be_file()?.first_facts();
     if facts.reparse_tag == 0 || open.stream().is_some() {
         return Err(NtStatus::NOT_A_REPARSE_POINT);
     }
@@ -32,10 +31,9 @@ pub(super) fn get(open: &Arc<Open>, room: usize) -> Output {
         FIFO => Reparse::Special(Kind::Fifo),
         SOCKET => Reparse::Special(Kind::Socket),
         LINK => {
-            let target = file.link_target()?;
-            Reparse::Symlink(link(&target))
+            Reparse::Symlink(link(&open.aside(|open| open.must_be_file()?.link_target()).await?))
         }
-        _ => Reparse::Special(device(file)?),
+        _ => Reparse::Special(open.aside(|open| device(open.must_be_file()?)).await?),
     };
     let bytes = reparse.to_bytes();
     if bytes.len() > room {
@@ -59,19 +57,15 @@ fn device(file: &Handle) -> Result<Kind, NtStatus> {
 }
 
 /// FSCTL_SET_REPARSE_POINT: an empty file, or a directory, becomes a link or a special file; a link leads elsewhere.
-pub(super) fn set(x: &mut Exchange<'_>, open: &Arc<Open>, input: &[u8]) -> Output {
+pub(super) async fn set(x: &mut Exchange<'_>, open: &Arc<Open>, input: &[u8]) -> Output {
     let file = changeable(open)?;
     let wanted = Reparse::parse(input)?;
     let there = file.first_facts().reparse_tag;
     if there != 0 && there != wanted.tag() {
         return Err(NtStatus::IO_REPARSE_TAG_MISMATCH);
     }
-    let target;
     let what = match &wanted {
-        Reparse::Symlink(link) => {
-            target = on_disk(link, file.of_share().config().links)?;
-            Special::Link(&target)
-        }
+        Reparse::Symlink(link) => Special::Link(on_disk(link, file.of_share().config().links)?),
         Reparse::Special(Kind::Fifo) => Special::Fifo,
         Reparse::Special(Kind::Socket) => Special::Socket,
         Reparse::Special(Kind::Char { major: 0, minor: 0 }) => Special::Whiteout,
@@ -79,17 +73,17 @@ pub(super) fn set(x: &mut Exchange<'_>, open: &Arc<Open>, input: &[u8]) -> Outpu
         Reparse::Special(_) => return Err(NtStatus::ACCESS_DENIED),
         Reparse::Other { .. } => return Err(NtStatus::NOT_SUPPORTED),
     };
-    turn(x, open, what)
+    turn(x, open, what).await
 }
 
 /// FSCTL_DELETE_REPARSE_POINT: a link or a special file becomes an empty file.
-pub(super) fn delete(x: &mut Exchange<'_>, open: &Arc<Open>, input: &[u8]) -> Output {
+pub(super) async fn delete(x: &mut Exchange<'_>, open: &Arc<Open>, input: &[u8]) -> Output {
     let file = changeable(open)?;
     let tag = parse_delete(input)?;
     match file.first_facts().reparse_tag {
         0 => Err(NtStatus::NOT_A_REPARSE_POINT),
         there if there != tag => Err(NtStatus::IO_REPARSE_TAG_MISMATCH),
-        _ => turn(x, open, Special::File(Want::by_access(open.access))),
+        _ => turn(x, open, Special::File(Want::by_access(open.access))).await,
     }
 }
 
@@ -113,15 +107,10 @@ fn on_disk(link: &Symlink, links: Links) -> Result<Vec<u8>, NtStatus> {
 }
 
 /// The open is of something else from now on, that has the file's name. Nobody else may have it open.
-fn turn(x: &mut Exchange<'_>, open: &Arc<Open>, what: Special<'_>) -> Output {
+async fn turn(x: &mut Exchange<'_>, open: &Arc<Open>, what: Special) -> Output {
     let server = x.server().clone();
-    let file = open.must_be_file()?;
-    // What it was goes, and something else comes: who may not delete the one or add the other cannot do that.
     let asker = Asker::new(&x.session()?.identity(), &open.tree.share, &server);
-    asker.rights(file, file.first_facts(), Access::DELETE, false)?;
-    let folder = file.folder_facts()?.ok_or(NtStatus::ACCESS_DENIED)?;
-    let above = file.folder_security()?.map(|bytes| Descriptor::parse(&bytes)).transpose()?;
-    asker.may_add(&folder, above.as_ref(), Access::WRITE_DATA)?;
+    let above = open.aside(move |open| may_turn(open, &asker)).await?;
     let alone = server.with_file(open.key, |shard, _| {
         shard.held_of(open.key).all(|held| held.opener.open == open.id)
     });
@@ -129,17 +118,30 @@ fn turn(x: &mut Exchange<'_>, open: &Arc<Open>, what: Special<'_>) -> Output {
         return Err(NtStatus::SHARING_VIOLATION);
     }
     let room = x.channel.room_to_open(Handle::DESCRIPTORS)?;
-    // Links and special files have no descriptor on disk. What becomes a file again has one as any new file has.
-    let handle = file.turn_into(what, |new| {
-        access::set_first(new, new.first_facts(), None, above.as_ref()).map(drop)
-    })?;
-    let handle = Arc::new(handle);
-    let mut object = FileObject::new(handle, None);
+    let turn = move |open: &Open| {
+        // Links and special files have no descriptor on disk. What becomes a file again has one as any new file has.
+        let first = |new: &Handle| {
+            access::set_first(new, new.first_facts(), None, above.as_ref()).map(drop)
+        };
+        open.must_be_file()?.turn_into(&what, first)
+    };
+    let mut object = FileObject::new(Arc::new(open.aside(turn).await?), None);
     object.count(room);
     let object = Object::File(Arc::new(object));
     let new = server.turn(open, object, x.header.channel_sequence())?;
     watch::changed(&new.tree.share, &new.path(), NotifyFilter::ATTRIBUTES);
-    server.directory_changed(&new);
+    server.directory_changed(&new).await;
     x.leave_open(new);
     done()
+}
+
+/// What it was goes, and something else comes: who may not delete the one or add the other cannot do that. What may be
+/// inherited from the folder.
+fn may_turn(open: &Open, asker: &Asker) -> Result<Option<Descriptor>, NtStatus> {
+    let file = open.must_be_file()?;
+    asker.rights(file, file.first_facts(), Access::DELETE, false)?;
+    let folder = file.folder_facts()?.ok_or(NtStatus::ACCESS_DENIED)?;
+    let above = file.folder_security()?.map(|bytes| Descriptor::parse(&bytes)).transpose()?;
+    asker.may_add(&folder, above.as_ref(), Access::WRITE_DATA)?;
+    Ok(above)
 }

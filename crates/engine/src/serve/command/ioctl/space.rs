@@ -10,9 +10,7 @@ use smb::{Access, Attributes, NtStatus};
 
 use super::super::super::channel::Exchange;
 use super::super::super::open::Open;
-use super::super::super::transfer::{
-    DataFile, allocated as data_of_file, punch, zero as make_zero,
-};
+use super::super::super::transfer::{allocated as data_of_file, punch, zero as make_zero};
 use super::super::super::{fs, watch};
 use super::{Output, data_of, done, in_pool, need};
 
@@ -21,24 +19,26 @@ const RANGE_LEN: usize = 16;
 /// Ranges that are looked for at a time; the client asks again for those behind.
 const RANGES_MAX: usize = 65_536;
 
-fn is_sparse(open: &Open) -> Result<bool, NtStatus> {
-    Ok(open.facts()?.attributes.contains(Attributes::SPARSE_FILE))
-}
-
 /// FSCTL_SET_SPARSE: whether the file may have holes. On Unix it may; what is kept is that the client said so.
-pub(super) fn set_sparse(open: &Arc<Open>, input: &[u8]) -> Output {
+pub(super) async fn set_sparse(open: &Arc<Open>, input: &[u8]) -> Output {
     let writes = Access::WRITE_DATA | Access::WRITE_ATTRIBUTES | Access::APPEND_DATA;
     need(open, writes)?;
     data_of(open)?;
     if open.tree.share.config.read_only {
         return Err(NtStatus::MEDIA_WRITE_PROTECTED);
     }
-    let file = open.must_be_file()?;
-    let before = file.facts()?.attributes;
-    let mut after = before;
-    after.set(Attributes::SPARSE_FILE, parse_sparse(input));
-    if after != before {
-        file.set_attributes(after)?;
+    let sparse = parse_sparse(input);
+    let set = move |open: &Open| {
+        let file = open.must_be_file()?;
+        let before = file.facts()?.attributes;
+        let mut after = before;
+        after.set(Attributes::SPARSE_FILE, sparse);
+        if after != before {
+            file.set_attributes(after)?;
+        }
+        Ok::<_, NtStatus>(after != before)
+    };
+    if open.aside(set).await? {
         watch::changed(&open.tree.share, &open.path(), NotifyFilter::ATTRIBUTES);
     }
     done()
@@ -59,24 +59,24 @@ pub(super) async fn zero(x: &mut Exchange<'_>, open: &Arc<Open>, input: &[u8]) -
         })?;
     }
     x.server().contend(open);
-    if let Some(stream) = open.stream() {
-        let len = range.len.min(stream.size()?.saturating_sub(range.offset));
-        stream.write(range.offset, &vec![0; usize::try_from(len).unwrap_or(0)])?;
-        x.server().contend(open);
-        return done();
-    }
-    let (file, sparse) = (open.data()?, is_sparse(open)?);
-    let zeroed = in_pool(x, move || zero_of_file(&file, range, sparse)).await?;
+    let this = open.clone();
+    let zeroed = in_pool(x, open, move || zero_of(&this, range)).await?;
     x.server().contend(open);
-    zeroed.map_err(|error| fs::status_of(&error))?;
+    zeroed?;
     done()
 }
 
-fn zero_of_file(file: &DataFile, range: Range, sparse: bool) -> std::io::Result<()> {
-    if sparse && punch(file, range.offset, range.len).is_ok() {
+fn zero_of(open: &Open, range: Range) -> Result<(), NtStatus> {
+    if let Some(stream) = open.stream() {
+        let len = range.len.min(stream.size()?.saturating_sub(range.offset));
+        return stream.write(range.offset, &vec![0; usize::try_from(len).unwrap_or(0)]);
+    }
+    let file = open.data()?;
+    let sparse = open.facts()?.attributes.contains(Attributes::SPARSE_FILE);
+    if sparse && punch(&file, range.offset, range.len).is_ok() {
         return Ok(());
     }
-    make_zero(file, range.offset, range.len)
+    make_zero(&file, range.offset, range.len).map_err(|error| fs::status_of(&error))
 }
 
 /// FSCTL_QUERY_ALLOCATED_RANGES: where there is data. Of a file that is not sparse: everywhere.
@@ -89,7 +89,7 @@ pub(super) async fn allocated(
     need(open, Access::READ_DATA)?;
     data_of(open)?;
     let range = parse_allocated(input)?;
-    let facts = open.facts()?;
+    let facts = open.aside(Open::facts).await?;
     if range.len == 0 || range.offset >= facts.size {
         return done();
     }
@@ -101,7 +101,7 @@ pub(super) async fn allocated(
         let file = open.data()?;
         // One more than fits, to know whether there are more.
         let most = (room / RANGE_LEN + 1).min(RANGES_MAX);
-        let found = in_pool(x, move || data_of_file(&file, range.offset, len, most)).await?;
+        let found = in_pool(x, open, move || data_of_file(&file, range.offset, len, most)).await?;
         let found = found.map_err(|error| fs::status_of(&error))?;
         found.into_iter().map(|(offset, len)| Range { offset, len }).collect()
     } else {
@@ -113,11 +113,11 @@ pub(super) async fn allocated(
 }
 
 /// FSCTL_QUERY_FILE_REGIONS: what of the file is valid; all that there is.
-pub(super) fn regions(open: &Arc<Open>, input: &[u8], room: usize) -> Output {
+pub(super) async fn regions(open: &Arc<Open>, input: &[u8], room: usize) -> Output {
     need(open, Access::READ_DATA)?;
     data_of(open)?;
     let query = RegionQuery::parse(input)?;
-    let size = open.facts()?.size;
+    let size = open.aside(Open::facts).await?.size;
     let Range { offset, len } = query.range;
     let len = len.min(size.saturating_sub(offset));
     let valid =

@@ -9,12 +9,14 @@ use smb::fscc::fsctl::{
 };
 use smb::{Access, NtStatus};
 
+use super::super::super::aside::aside;
 use super::super::super::open::Open;
 use super::{Output, done, need, output};
 
-fn volume(open: &Open) -> Result<VolumeFacts, NtStatus> {
+async fn volume(open: &Open) -> Result<VolumeFacts, NtStatus> {
     let share = open.tree.share.files.as_ref().ok_or(NtStatus::INVALID_DEVICE_REQUEST)?;
-    share.volume()
+    let this = share.clone();
+    aside(share, move || this.volume()).await
 }
 
 /// FSCTL_GET_COMPRESSION: no. The file system may compress what it likes; clients are not told.
@@ -29,8 +31,8 @@ pub(super) fn set_compression(open: &Arc<Open>, input: &[u8]) -> Output {
 }
 
 /// FSCTL_GET_INTEGRITY_INFORMATION: no checksums that clients know of.
-pub(super) fn integrity(open: &Arc<Open>, room: usize) -> Output {
-    let unit = volume(open)?.unit;
+pub(super) async fn integrity(open: &Arc<Open>, room: usize) -> Output {
+    let unit = volume(open).await?.unit;
     output(|out| Integrity::default().put(unit, room, out))
 }
 
@@ -46,9 +48,9 @@ pub(super) fn set_integrity(open: &Arc<Open>, input: &[u8]) -> Output {
 }
 
 /// FSCTL_CREATE_OR_GET_OBJECT_ID: a number for the file that stays the same.
-pub(super) fn object_id(open: &Arc<Open>, room: usize) -> Output {
+pub(super) async fn object_id(open: &Arc<Open>, room: usize) -> Output {
     let index = open.must_be_file()?.identity().inode;
-    let volume = volume(open)?;
+    let volume = volume(open).await?;
     output(|out| put_object_id(&volume, index, room, out))
 }
 
@@ -66,7 +68,7 @@ pub(super) fn volume_dirty(room: usize) -> Output {
 }
 
 /// FSCTL_QUERY_ON_DISK_VOLUME_INFO.
-pub(super) fn on_disk(open: &Arc<Open>, room: usize) -> Output {
-    let volume = volume(open)?;
+pub(super) async fn on_disk(open: &Arc<Open>, room: usize) -> Output {
+    let volume = volume(open).await?;
     output(|out| put_on_disk_volume(&volume, room, out))
 }

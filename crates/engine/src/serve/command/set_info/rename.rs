@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use smb::files::notify::NotifyFilter;
 use smb::files::{FileKey, Held, share_conflict};
-use smb::fscc::{Taken, Target};
+use smb::fscc::{Facts, Taken, Target};
 use smb::name::{Path, Stream as StreamName};
 use smb::security::Descriptor;
 use smb::{Access, Attributes, NtStatus, ShareAccess};
 
 use super::super::super::access::{self, Asker};
 use super::super::super::channel::Exchange;
-use super::super::super::fs::{Destination, Handle, STREAM_MAX, Share, Want, status_of};
+use super::super::super::fs::{Destination, Handle, STREAM_MAX, Want, status_of};
 use super::super::super::open::Open;
 use super::super::super::server::{Server, SharePoint};
 use super::super::super::watch;
@@ -33,7 +33,7 @@ pub(super) async fn rename(
         (Target::Path(path), _) => path,
     };
     let renaming = Renaming::new(open, path)?;
-    renaming.check_folder(x.server())?;
+    renaming.check_folder(x.server()).await?;
     if open.stream().is_some() || renaming.to.stream().is_some() {
         // A stream stays with its file, and a file is no stream.
         return Err(NtStatus::INVALID_PARAMETER);
@@ -58,11 +58,28 @@ pub(super) async fn link(
 /// A name that is about to change.
 struct Renaming<'o> {
     open: &'o Arc<Open>,
-    handle: &'o Handle,
+    handle: &'o Arc<Handle>,
     point: &'o SharePoint,
-    share: &'o Share,
     from: Path,
     to: Path,
+}
+
+/// Where a file is to have a name.
+fn destination(open: &Open, to: &Path) -> Result<Destination, NtStatus> {
+    let handle = open.must_be_file()?;
+    handle.of_share().destination(handle, to, open.posix)
+}
+
+/// Whether the new name may be added to its directory.
+fn may_add(open: &Open, asker: &Asker, to: &Destination) -> Result<(), NtStatus> {
+    let stored = to.folder_security()?;
+    let stored = stored.map(|bytes| Descriptor::parse(&bytes)).transpose()?;
+    let adds = if open.directory { Access::APPEND_DATA } else { Access::WRITE_DATA };
+    asker.may_add(&folder_facts(open, to)?, stored.as_ref(), adds)
+}
+
+fn folder_facts(open: &Open, to: &Destination) -> Result<Facts, NtStatus> {
+    to.folder_facts(open.must_be_file()?.of_share())
 }
 
 impl<'o> Renaming<'o> {
@@ -71,20 +88,25 @@ impl<'o> Renaming<'o> {
         if from.is_root() {
             return Err(NtStatus::INVALID_PARAMETER);
         }
-        let point = &*open.tree.share;
-        let share = point.files.as_ref().ok_or(NtStatus::INVALID_DEVICE_REQUEST)?;
-        Ok(Self { open, handle: open.must_be_file()?, point, share, from, to })
+        Ok(Self { open, handle: open.must_be_file()?, point: &open.tree.share, from, to })
     }
 
-    fn destination(&self) -> Result<Destination, NtStatus> {
-        self.share.destination(self.handle, &self.to.clone().without_stream(), self.open.posix)
+    /// The path of the file that is to be.
+    fn path(&self) -> Path {
+        self.to.clone().without_stream()
+    }
+
+    async fn destination(&self) -> Result<Arc<Destination>, NtStatus> {
+        let to = self.path();
+        self.open.aside(move |open| destination(open, &to)).await.map(Arc::new)
     }
 
     /// The directory of the new name is opened, as it were, to add a file: who has it open to delete or rename
     /// it is in the way.
-    fn check_folder(&self, server: &Server) -> Result<(), NtStatus> {
-        let folder = self.destination()?.folder_facts(self.share)?;
-        let key = folder_key(&folder);
+    async fn check_folder(&self, server: &Server) -> Result<(), NtStatus> {
+        let to = self.path();
+        let look = move |open: &Open| folder_facts(open, &destination(open, &to)?);
+        let key = folder_key(&self.open.aside(look).await?);
         let parent = self.to.parent().unwrap_or_default();
         let link = access::name_hash(parent.as_str());
         server.with_file(key, |shard, _| {
@@ -104,29 +126,39 @@ impl<'o> Renaming<'o> {
 
     async fn rename(&self, x: &mut Exchange<'_>, taken: Taken) -> Result<(), NtStatus> {
         let server = x.server().clone();
-        let first = self.destination()?;
+        let first = self.destination().await?;
         self.make_way(x, &first, taken).await?;
         contend::handles(x, self.open).await?;
         if self.open.directory {
             self.children_close(x).await?;
         }
-        // What was found may have changed while others were waited for.
-        let to = self.destination()?;
-        self.may_add(x, &to)?;
-        if to.existing().map(Handle::identity) != first.existing().map(Handle::identity) {
-            return Err(NtStatus::SHARING_VIOLATION);
+        let (path, asker) = (self.path(), self.asker(x)?);
+        let rename = move |open: &Open| {
+            let handle = open.must_be_file()?;
+            // What was found may have changed while others were waited for.
+            let to = destination(open, &path)?;
+            may_add(open, &asker, &to)?;
+            if to.existing().map(Handle::identity) != first.existing().map(Handle::identity) {
+                return Err(NtStatus::SHARING_VIOLATION);
+            }
+            let old = handle.folder_facts()?;
+            handle.rename(&to, taken.replace)?;
+            let new = folder_facts(open, &to);
+            Ok((old, new, to.existing().is_some()))
+        };
+        let (old, new, replaced) = self.open.aside(rename).await?;
+        if replaced {
+            self.point.count_deletion();
         }
-        let old = self.handle.folder_facts()?;
-        self.handle.rename(&to, taken.replace)?;
         self.follow(&server);
-        let new = to.folder_facts(self.share)?;
+        let new = new?;
         if server.has_directory_leases() {
             server.contend_directory(folder_key(&new), self.open);
             if let Some(old) = old.filter(|old| folder_key(old) != folder_key(&new)) {
                 server.contend_directory(folder_key(&old), self.open);
             }
         }
-        if to.existing().is_some() {
+        if replaced {
             watch::removed(self.point, &self.to, false);
         }
         watch::renamed(self.point, &self.from, &self.to, self.open.directory);
@@ -137,25 +169,28 @@ impl<'o> Renaming<'o> {
         if self.open.directory {
             return Err(NtStatus::FILE_IS_A_DIRECTORY);
         }
-        let to = self.destination()?;
+        let to = self.destination().await?;
         self.make_way(x, &to, taken).await?;
-        self.may_add(x, &to)?;
-        self.handle.link(&to, taken.replace)?;
+        let asker = self.asker(x)?;
+        let link = move |open: &Open| {
+            may_add(open, &asker, &to)?;
+            open.must_be_file()?.link(&to, taken.replace)?;
+            folder_facts(open, &to)
+        };
+        let folder = self.open.aside(link).await?;
+        if taken.replace {
+            self.point.count_deletion();
+        }
         let server = x.server();
         if server.has_directory_leases() {
-            server.contend_directory(folder_key(&to.folder_facts(self.share)?), self.open);
+            server.contend_directory(folder_key(&folder), self.open);
         }
         watch::created(self.point, &self.to, false);
         Ok(())
     }
 
-    /// Whether the new name may be added to its directory.
-    fn may_add(&self, x: &Exchange<'_>, to: &Destination) -> Result<(), NtStatus> {
-        let asker = Asker::new(&x.session()?.identity(), self.point, x.server());
-        let stored = to.folder_security()?;
-        let stored = stored.map(|bytes| Descriptor::parse(&bytes)).transpose()?;
-        let adds = if self.open.directory { Access::APPEND_DATA } else { Access::WRITE_DATA };
-        asker.may_add(&to.folder_facts(self.share)?, stored.as_ref(), adds)
+    fn asker(&self, x: &Exchange<'_>) -> Result<Asker, NtStatus> {
+        Ok(Asker::new(&x.session()?.identity(), self.point, x.server()))
     }
 
     /// What has the new name goes, if it may: nobody has it open, except to cache it; or, as on Unix, to share its
@@ -163,7 +198,7 @@ impl<'o> Renaming<'o> {
     async fn make_way(
         &self,
         x: &mut Exchange<'_>,
-        to: &Destination,
+        to: &Arc<Destination>,
         taken: Taken,
     ) -> Result<(), NtStatus> {
         let Some(existing) = to.existing() else { return Ok(()) };
@@ -175,8 +210,14 @@ impl<'o> Renaming<'o> {
         if existing.is_folder() || kept {
             return Err(NtStatus::ACCESS_DENIED);
         }
-        let asker = Asker::new(&x.session()?.identity(), self.point, x.server());
-        asker.rights(existing, facts, Access::DELETE, false)?;
+        let (asker, there) = (self.asker(x)?, to.clone());
+        let may_go = move |_: &Open| match there.existing() {
+            Some(existing) => {
+                asker.rights(existing, existing.first_facts(), Access::DELETE, false).map(drop)
+            }
+            None => Ok(()),
+        };
+        self.open.aside(may_go).await?;
         let identity = existing.identity();
         let key = FileKey { device: identity.device, inode: identity.inode, stream: 0 };
         let link = access::name_hash(self.to.as_str());
@@ -250,7 +291,7 @@ impl<'o> Renaming<'o> {
 }
 
 /// A directory as the state of files knows it.
-fn folder_key(facts: &smb::fscc::Facts) -> FileKey {
+fn folder_key(facts: &Facts) -> FileKey {
     FileKey { device: facts.device, inode: facts.index, stream: 0 }
 }
 
@@ -261,7 +302,6 @@ async fn rename_stream(
     to: &StreamName,
     replace: bool,
 ) -> Result<(), NtStatus> {
-    let stream = open.stream().ok_or(NtStatus::INVALID_PARAMETER)?;
     let name = match to {
         StreamName::Named(name) => name,
         StreamName::Data => return becomes_data(x, open, replace).await,
@@ -272,7 +312,12 @@ async fn rename_stream(
         is_unused(x.server(), key)?;
     }
     contend::handles(x, open).await?;
-    stream.rename(name, replace)?;
+    let name = name.clone();
+    let rename = move |open: &Open| match open.stream() {
+        Some(stream) => stream.rename(&name, replace),
+        None => Err(NtStatus::INVALID_PARAMETER),
+    };
+    open.aside(rename).await?;
     let from = open.path();
     let new = from.clone().with_stream(Some(to.clone()));
     open.state().path = new.clone();
@@ -293,9 +338,7 @@ async fn becomes_data(
     open: &Arc<Open>,
     replace: bool,
 ) -> Result<(), NtStatus> {
-    let stream = open.stream().ok_or(NtStatus::INVALID_PARAMETER)?;
-    let handle = open.must_be_file()?;
-    let facts = handle.facts()?;
+    let facts = open.aside(|open| open.must_be_file()?.facts()).await?;
     if facts.is_directory() {
         return Err(NtStatus::INVALID_PARAMETER);
     }
@@ -304,6 +347,16 @@ async fn becomes_data(
     }
     is_unused(x.server(), FileKey { stream: 0, ..open.key })?;
     contend::handles(x, open).await?;
+    open.aside(move_to_data).await?;
+    watch::removed(&open.tree.share, &open.path(), false);
+    watch::changed(&open.tree.share, &open.path().without_stream(), NotifyFilter::SIZE);
+    Ok(())
+}
+
+/// Writes what a stream holds to its file, and deletes the stream.
+fn move_to_data(open: &Open) -> Result<(), NtStatus> {
+    let stream = open.stream().ok_or(NtStatus::INVALID_PARAMETER)?;
+    let handle = open.must_be_file()?;
     let mut bytes = vec![0; usize::try_from(STREAM_MAX).unwrap_or(0)];
     let len = stream.read(0, &mut bytes)?;
     handle.set_size(0)?;
@@ -311,8 +364,5 @@ async fn becomes_data(
     let fd = writer.shared_fd().try_clone().map_err(|error| status_of(&error))?;
     let written = File::from(fd).write_all_at(&bytes[..len], 0);
     written.map_err(|error| status_of(&error))?;
-    stream.delete()?;
-    watch::removed(&open.tree.share, &open.path(), false);
-    watch::changed(&open.tree.share, &open.path().without_stream(), NotifyFilter::SIZE);
-    Ok(())
+    stream.delete()
 }

@@ -1,5 +1,7 @@
 //! Who may do what with a file is said anew (MS-FSA 2.1.5.17).
 
+use std::sync::Arc;
+
 use smb::NtStatus;
 use smb::files::notify::NotifyFilter;
 use smb::security::{Descriptor, SecurityInfo, Sid};
@@ -11,16 +13,31 @@ use super::super::super::open::Open;
 use super::super::super::watch;
 use super::demand;
 
-pub(super) fn set(
+pub(super) async fn set(
     x: &Exchange<'_>,
-    open: &Open,
+    open: &Arc<Open>,
     additional: u32,
     bytes: &[u8],
 ) -> Result<(), NtStatus> {
     let info = SecurityInfo::from_bits_truncate(additional) & SecurityInfo::all();
     demand(open, info.to_set())?;
-    let handle = open.file().ok_or(NtStatus::NOT_SUPPORTED)?;
+    if open.file().is_none() {
+        return Err(NtStatus::NOT_SUPPORTED);
+    }
     let said = Descriptor::parse(bytes)?;
+    let asker = Asker::new(&x.session()?.identity(), &open.tree.share, x.server());
+    open.aside(move |open| store(open, info, &said, &asker)).await?;
+    watch::changed(&open.tree.share, &open.path(), NotifyFilter::SECURITY);
+    Ok(())
+}
+
+fn store(
+    open: &Open,
+    info: SecurityInfo,
+    said: &Descriptor,
+    asker: &Asker,
+) -> Result<(), NtStatus> {
+    let handle = open.must_be_file()?;
     let facts = handle.facts()?;
     if open.posix
         && info == SecurityInfo::DACL
@@ -40,12 +57,10 @@ pub(super) fn set(
         if facts.secured {
             handle.set_security(None)?;
         }
-        watch::changed(&open.tree.share, &open.path(), NotifyFilter::SECURITY);
         return Ok(());
     }
     let now = access::descriptor(handle, &facts)?;
-    let new = now.changed(&said, info)?;
-    let asker = Asker::new(&x.session()?.identity(), &open.tree.share, x.server());
+    let new = now.changed(said, info)?;
     if new.owner != now.owner && !new.owner.is_some_and(|owner| asker.may_own(&owner)) {
         return Err(NtStatus::INVALID_OWNER);
     }
@@ -54,9 +69,7 @@ pub(super) fn set(
         new.owner.filter(|_| new.owner != now.owner),
         new.group.filter(|_| new.group != now.group),
     )?;
-    access::store(handle, &handle.facts()?, &new)?;
-    watch::changed(&open.tree.share, &open.path(), NotifyFilter::SECURITY);
-    Ok(())
+    access::store(handle, &handle.facts()?, &new)
 }
 
 /// Gives a file to another owner and group, as far as these are any on this machine.

@@ -90,7 +90,7 @@ fn a_link_is_opened_itself_when_asked_for() {
         link.delete().unwrap();
         assert!(root.join("file").exists());
         let link = create(share, "Link", FILE);
-        let link = link.turn_into(Special::Link(b"file"), |_| Ok(())).unwrap();
+        let link = link.turn_into(&Special::Link(b"file".to_vec()), |_| Ok(())).unwrap();
         assert_eq!(link.link_target().unwrap(), b"file");
         // Through the link it is the file, but what goes is the link.
         open(share, "Link", LOOK).delete().unwrap();

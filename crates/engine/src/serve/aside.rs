@@ -1,0 +1,72 @@
+//! Calls to file systems that may keep a loop waiting.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::fs::Share;
+use super::open::Object;
+use super::runtime;
+use super::transfer::{Finished, Job};
+
+/// Bytes that a file system frees or reserves while others wait; more than that is done elsewhere.
+pub(super) const AT_ONCE: u64 = 8 << 20;
+
+/// Calls `what`, which calls the file system of a share: here where that answers at once, as most do (ADR 16); on a thread
+/// that may wait where it does not. There it goes on to its end, whoever waits for it no more.
+pub(super) async fn aside<T: Send + 'static>(
+    share: &Share,
+    what: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    if !share.keeps_waiting() {
+        return share.timed(what);
+    }
+    let this = share.clone();
+    elsewhere(share, move || this.timed(what)).await
+}
+
+/// Has a thread that may wait call `what`, which takes its time on any file system. There it goes on to its end, whoever
+/// waits for it no more. A share has half of these threads at most: one whose file system does not answer any more, as
+/// that of a host that is gone, leaves the others to all else.
+pub(super) fn elsewhere<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
+    share: &Share,
+    what: F,
+) -> impl Future<Output = T> + use<T, F> {
+    let place = share.callers().take(1);
+    async move {
+        let place = place.await;
+        let call = move || {
+            let _place = place;
+            what()
+        };
+        runtime::offload(call).await
+    }
+}
+
+/// [`elsewhere`] of what a transfer would wait for.
+pub(super) async fn transfer(job: Job) -> Finished {
+    let place = match job.callers() {
+        Some(callers) => Some(callers.clone().take(1).await),
+        None => None,
+    };
+    let run = move || {
+        let _place = place;
+        job.run()
+    };
+    runtime::offload(run).await
+}
+
+/// How often, and how long after one another, [`let_go`] looks whether others have the file.
+const LOOKS: u32 = 1000;
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Closes a large file that was deleted, as the last to have it: the file system frees all of its blocks then.
+pub(super) async fn let_go(object: Object) {
+    let Object::File(file) = object else { return };
+    for _ in 0..LOOKS {
+        if Arc::strong_count(&file) == 1 {
+            break;
+        }
+        runtime::sleep(LOOK).await;
+    }
+    runtime::offload(move || drop(file)).await;
+}
