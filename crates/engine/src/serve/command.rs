@@ -28,24 +28,25 @@ pub(super) type Answer = Result<NtStatus, NtStatus>;
 
 /// Serves a request whose session, signature and tree have been looked at.
 pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
+    // Each request has room for the largest of these futures: those of commands that do more have room of their own.
     match x.header.command {
         Command::Negotiate => negotiate::serve(x),
-        Command::SessionSetup => session_setup::serve(x).await,
+        Command::SessionSetup => Box::pin(session_setup::serve(x)).await,
         Command::Logoff => session_setup::logoff(x),
         Command::TreeConnect => tree::connect(x),
         Command::TreeDisconnect => tree::disconnect(x),
-        Command::Create => create::serve(x).await,
+        Command::Create => Box::pin(create::serve(x)).await,
         Command::Close => close::serve(x).await,
         Command::Flush => flush::serve(x).await,
         Command::Read => read::serve(x).await,
         Command::Write => write::serve(x).await,
         Command::Lock => lock::serve(x).await,
-        Command::Ioctl => ioctl::serve(x).await,
+        Command::Ioctl => Box::pin(ioctl::serve(x)).await,
         Command::Echo => echo(x),
-        Command::QueryDirectory => directory::serve(x).await,
+        Command::QueryDirectory => Box::pin(directory::serve(x)).await,
         Command::ChangeNotify => notify::serve(x).await,
         Command::QueryInfo => query_info::serve(x).await,
-        Command::SetInfo => set_info::serve(x).await,
+        Command::SetInfo => Box::pin(set_info::serve(x)).await,
         Command::OplockBreak => breaks::acknowledged(x),
         Command::Cancel | Command::Unknown(_) => Err(NtStatus::INVALID_PARAMETER),
     }
