@@ -170,6 +170,8 @@ impl Press {
         self.completions(tree, at)?;
         self.manual(tree, at)?;
         self.units(tree, at)?;
+        let avahi = "avahi/shunt-serve.service";
+        tree.file(&self.root.join("dist").join(avahi), &format!("{at}/share/shunt/{avahi}"))?;
         let doc = format!("{at}/share/doc/shunt");
         for page in
             ["README.md", "SECURITY.md", "docs/serve.md", "docs/devices.md", "docs/containers.md"]

@@ -35,6 +35,7 @@ dpkg-query --show --showformat='version ${Version}\n' shunt
 bash -c '. /usr/share/bash-completion/completions/shunt && complete -p shunt >/dev/null && echo "bash completes"'
 has /usr/share/man/man1/shunt-run.1.gz
 has /usr/lib/systemd/system/shunt-engine.service
+has /usr/share/shunt/avahi/shunt-serve.service
 
 # The program finds its library, and both find the file of settings.
 shunt run -- /mnt/pingpong server 7000 &

@@ -64,6 +64,21 @@ fn what_is_not_in_memory_is_left_to_who_can_wait() {
 }
 
 #[test]
+fn a_disk_that_was_slow_is_left_to_who_may_wait() {
+    on_each(|share, root| {
+        std::fs::write(root.join("file"), "").unwrap();
+        open(share, "file", LOOK);
+        let at_once = || share.open_at_once(&path("file"), LOOK, false, false).unwrap().is_some();
+        assert_eq!(share.timed(|| 7), 7);
+        assert!(at_once() && !share.keeps_waiting());
+        share.timed(|| std::thread::sleep(std::time::Duration::from_millis(6)));
+        let in_memory = open(share, "file", LOOK).is_in_memory().unwrap();
+        assert_eq!(share.keeps_waiting(), !in_memory, "memory is slow for other reasons only");
+        assert_eq!(at_once(), in_memory);
+    });
+}
+
+#[test]
 fn the_name_as_it_was_said_wins() {
     on_each(|share, root| {
         for name in ["file", "FILE", "File"] {
