@@ -66,7 +66,7 @@ fn what_is_not_in_memory_is_left_to_who_can_wait() {
 #[test]
 fn a_disk_that_was_slow_is_left_to_who_may_wait() {
     on_each(|share, root| {
-        std::fs::write(root.join("file"), "").unwrap();
+        fs::write(root.join("file"), "").unwrap();
         open(share, "file", LOOK);
         let at_once = || share.open_at_once(&path("file"), LOOK, false, false).unwrap().is_some();
         assert_eq!(share.timed(|| 7), 7);
