@@ -119,6 +119,14 @@ fn text(stat: &Value, lines: usize) -> String {
         table::bytes(number(stat, "bytes_read")),
         table::bytes(number(stat, "bytes_written")),
     );
+    for slow in list(stat, "slow_shares") {
+        let (calls, most) = (number(slow, "calls"), number(slow, "calls_max"));
+        let full = if calls >= most { ": more calls wait" } else { "" };
+        text += &format!(
+            "the file system of {} keeps its callers waiting; {calls} of {most} threads are in it{full}\n",
+            word(&slow["share"])
+        );
+    }
     let limited = number(stat, "connections_limited");
     if limited > 0 {
         text += &format!("{limited} connections closed: more than connections-max\n");
@@ -254,6 +262,7 @@ mod tests {
         let stat = serde_json::json!({
             "pid": 7, "listen": ["0.0.0.0:445", "[::]:445"], "driver": "epoll", "age_s": 5,
             "fell_back": "it rains", "shares": ["music", "IPC$"], "connections": 2, "sessions_count": 1,
+            "slow_shares": [{"share": "music", "calls": 16, "calls_max": 16}],
             "bytes_read": 2048, "bytes_written": 1, "connections_limited": 3, "truncated": true,
             "files": {"files": 1, "opens": 2, "locks": 4},
             "commands": [{"command": "read", "served": 9, "failed": 1, "p50_ns": 1500, "p99_ns": 250_000}],
@@ -272,6 +281,7 @@ mod tests {
             "1 files open 2 times",
             "read 2K",
             "3 connections closed",
+            "the file system of music keeps its callers waiting; 16 of 16 threads are in it: more calls wait",
             "1.5us",
             "250us",
             "ann?[2J",

@@ -59,8 +59,9 @@ pub(super) async fn transfer(job: Job) -> Finished {
 const LOOKS: u32 = 1000;
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Closes a large file that was deleted, as the last to have it: the file system frees all of its blocks then.
-pub(super) async fn let_go(object: Object) {
+/// Closes a file as the last to have it. Its file system frees all blocks of what was deleted then, and one of another host
+/// may write what it has not yet.
+pub(super) async fn let_go(share: Share, object: Object) {
     let Object::File(file) = object else { return };
     for _ in 0..LOOKS {
         if Arc::strong_count(&file) == 1 {
@@ -68,5 +69,5 @@ pub(super) async fn let_go(object: Object) {
         }
         runtime::sleep(LOOK).await;
     }
-    runtime::offload(move || drop(file)).await;
+    elsewhere(&share, move || drop(file)).await;
 }

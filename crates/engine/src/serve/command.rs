@@ -32,9 +32,9 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     match x.header.command {
         Command::Negotiate => negotiate::serve(x),
         Command::SessionSetup => Box::pin(session_setup::serve(x)).await,
-        Command::Logoff => session_setup::logoff(x),
+        Command::Logoff => session_setup::logoff(x).await,
         Command::TreeConnect => tree::connect(x),
-        Command::TreeDisconnect => tree::disconnect(x),
+        Command::TreeDisconnect => tree::disconnect(x).await,
         Command::Create => Box::pin(create::serve(x)).await,
         Command::Close => close::serve(x).await,
         Command::Flush => flush::serve(x).await,

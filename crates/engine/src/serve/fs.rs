@@ -176,6 +176,7 @@ struct Inner {
     waits: Waits,
     delays: delays::Delays,
     callers: Budget,
+    turns: stream::Turns,
     memo: memo::Memo,
     /// Devices on which files of the share are, and whether their file systems have no disk.
     devices: Mutex<Vec<(u64, bool)>>,
@@ -216,6 +217,7 @@ impl Share {
             waits,
             delays: delays::Delays::new(),
             callers: Budget::new(runtime::Config::default().offload_threads / 2),
+            turns: stream::Turns::default(),
             memo: memo::Memo::default(),
             devices: Mutex::default(),
         })))

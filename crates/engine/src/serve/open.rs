@@ -375,10 +375,15 @@ impl Open {
         SetTimes { created: times.created, accessed: times.accessed, written, changed }
     }
 
+    /// Whether one of its times is not to move.
+    pub(super) fn holds_times(&self) -> bool {
+        self.holds_times.load(Ordering::Acquire)
+    }
+
     /// Before something is changed through this open: the times that are not to move. They go to
     /// [`Open::after_change`].
     pub(super) fn before_change(&self) -> SetTimes {
-        if !self.holds_times.load(Ordering::Acquire) {
+        if !self.holds_times() {
             return SetTimes::default();
         }
         let Some(Ok(facts)) = self.file().map(|file| file.facts()) else {
@@ -524,8 +529,9 @@ impl Open {
     /// # Errors
     ///
     /// INVALID_DEVICE_REQUEST of a pipe, and what the file system says.
-    pub(super) async fn sync(&self) -> Result<(), NtStatus> {
-        let synced = runtime::fsync(self.must_be_file()?.sync_fd()?).await;
+    pub(super) async fn sync(self: &Arc<Self>) -> Result<(), NtStatus> {
+        let fd = self.aside(|open| open.must_be_file()?.sync_fd()).await?;
+        let synced = runtime::fsync(fd).await;
         synced.map_err(|error| fs::status_of(&error))
     }
 

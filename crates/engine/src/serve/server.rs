@@ -433,9 +433,10 @@ impl Server {
     }
 
     /// Ends a session: its opens are closed, its trees gone, whoever waits on its behalf is told.
-    pub(super) fn end_session(&self, session: &Arc<Session>, keep_durable: bool) {
+    pub(super) fn end_session(&self, session: &Arc<Session>, keep_durable: bool) -> Closing {
+        let mut closing = Closing::default();
         if !session.close() {
-            return;
+            return closing;
         }
         lock(&self.sessions).remove(&session.id);
         let (channels, opens) = {
@@ -452,12 +453,9 @@ impl Server {
             });
         }
         for open in opens.into_values() {
-            if keep_durable {
-                self.leave(&open);
-            } else {
-                self.close(&open);
-            }
+            closing.add(if keep_durable { self.leave(&open) } else { self.close(&open) });
         }
+        closing
     }
 
     /// Notes whose channel it is, once the client has said who it is.
@@ -760,6 +758,7 @@ impl Server {
             }
             return Err(NtStatus::FILE_CLOSED);
         }
+        old.tree.share.count_deletion();
         self.with_file(old.key, |shard, effects| {
             // The name that is to go is that of another file now.
             let closed = shard.close(old.key, old.id, effects);
@@ -786,25 +785,20 @@ impl Server {
     }
 
     /// The client of an open is away: what is durable waits for it, what is not ends.
-    pub(super) fn leave(&self, open: &Arc<Open>) {
+    pub(super) fn leave(&self, open: &Arc<Open>) -> Closing {
         if open.durable.is_none() || open.file().is_none() {
-            self.close(open);
-            return;
+            return self.close(open);
         }
         let now = self.now_ms();
         if !open.go_away() {
-            return;
+            return Closing::default();
         }
         let left = self.with_file(open.key, |shard, effects| {
             shard.disconnect(now, open.key, open.id, effects)
         });
         match left {
-            Ok(_until) => {}
-            Err(closed) => {
-                if open.close() {
-                    self.closed(open, closed);
-                }
-            }
+            Err(closed) if open.close() => self.closed(open, closed),
+            _ => Closing::default(),
         }
     }
 
@@ -823,32 +817,35 @@ impl Server {
         }
         watch::closed(open);
         let delete = closed.and_then(|closed| closed.delete);
-        if delete.is_none() && !open.is_changed() {
+        let Some(share) = &open.tree.share.files else { return Closing::default() };
+        let waits = share.keeps_waiting();
+        let is_large = !waits && delete.is_some() && open.is_large();
+        let elsewhere = (waits || is_large) && runtime::is_vector();
+        if elsewhere {
+            // What is written may be brought to where the file is when it is closed for good.
+            drop(runtime::spawn(aside::let_go(share.clone(), open.object.clone())));
+        }
+        let tells_folder = self.has_directory_leases();
+        if delete.is_none() && !(tells_folder && open.is_changed()) {
             return Closing::default();
         }
-        let Some(share) = &open.tree.share.files else { return Closing::default() };
         let ending = End {
             open: open.clone(),
             delete: delete.map(|delete| (delete, self.deleter(open, delete))),
-            tells_folder: self.has_directory_leases(),
+            tells_folder,
         };
-        let is_large = delete.is_some() && open.is_large();
         if let Some(server) = self.myself.get().and_then(Weak::upgrade)
-            && (is_large || share.keeps_waiting())
-            && runtime::is_vector()
+            && elsewhere
         {
             let share = share.clone();
-            return Closing(Some(runtime::spawn(async move {
+            return Closing(vec![runtime::spawn(async move {
                 let open = ending.open.clone();
                 let ended = match is_large {
                     true => aside::elsewhere(&share, move || ending.run()).await,
                     false => aside::aside(&share, move || ending.run()).await,
                 };
                 server.ended(&open, ended);
-                if is_large {
-                    drop(runtime::spawn(aside::let_go(open.object.clone())));
-                }
-            })));
+            })]);
         }
         self.ended(open, share.timed(|| ending.run()));
         Closing::default()
@@ -885,6 +882,11 @@ impl Server {
     fn delete(&self, open: &Arc<Open>, delete: Delete) {
         let removed = delete::remove(open, delete, &self.deleter(open, delete));
         delete::on_last_close(self, open, delete, removed);
+    }
+
+    /// A name that was to go has gone already: nobody wishes it any more.
+    pub(super) fn forget_deletion(&self, key: FileKey, link: u64) {
+        lock(&self.deleters).take(key, link);
     }
 
     /// On whose behalf a name goes with its last open.
@@ -952,15 +954,20 @@ impl End {
 
 /// What follows from the end of an open, where it takes long: it is done whoever waits for it or not.
 #[derive(Default)]
-pub(super) struct Closing(Option<Join<()>>);
+pub(super) struct Closing(Vec<Join<()>>);
 
 impl Closing {
     /// When all is done.
     pub(super) async fn done(self) {
-        if let Some(done) = self.0 {
+        for done in self.0 {
             // A panic has been told of by then.
             let _ = done.await;
         }
+    }
+
+    /// That of another open, too.
+    pub(super) fn add(&mut self, other: Self) {
+        self.0.extend(other.0);
     }
 }
 
@@ -1064,7 +1071,7 @@ pub(super) mod tests {
     #[test]
     fn who_leaves_or_is_purged_has_wished_that_it_goes_as_who_closes_has() {
         type End = fn(&Server, &Arc<Open>);
-        let leave: End = |server, open| server.leave(open);
+        let leave: End = |server, open| drop(server.leave(open));
         let purge: End = |server, open| {
             server.with_file(open.key, |shard, effects| {
                 let closed = shard.close(open.key, open.id, effects).unwrap();

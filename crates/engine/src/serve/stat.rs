@@ -8,7 +8,7 @@ use smb::files::Held;
 
 use super::open::Open;
 use super::runtime::{Counters, Driver};
-use super::server::Server;
+use super::server::{Server, SharePoint};
 use super::session::Session;
 use super::tally::{self, COMMANDS};
 
@@ -151,6 +151,17 @@ pub struct FileStat {
     pub waiting: usize,
 }
 
+/// A share whose file system is called by threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SlowShareStat {
+    /// The share.
+    pub share: String,
+    /// Threads that call it now; the rest of [`Self::calls_max`] does something else, or is not there.
+    pub calls: usize,
+    /// How many may at a time; more calls wait until these end.
+    pub calls_max: usize,
+}
+
 /// All of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stat {
@@ -168,6 +179,8 @@ pub struct Stat {
     pub age_s: u64,
     /// Shares.
     pub shares: Vec<String>,
+    /// Of these the ones whose file systems keep those waiting who call them.
+    pub slow_shares: Vec<SlowShareStat>,
     /// Connections that there are.
     pub connections: usize,
     /// Connections that were closed because there were too many.
@@ -196,6 +209,17 @@ pub struct Stat {
 
 /// Version of the format: fields may be added, none changes its meaning within one.
 const VERSION: u32 = 1;
+
+/// What is told of a share whose file system is slow.
+fn slow(point: &SharePoint) -> Option<SlowShareStat> {
+    let files = point.files.as_ref().filter(|files| files.keeps_waiting())?;
+    let callers = files.callers();
+    Some(SlowShareStat {
+        share: point.config.name.clone(),
+        calls: callers.total().saturating_sub(callers.free()),
+        calls_max: callers.total(),
+    })
+}
 
 fn session_stat(server: &Server, session: &Session) -> SessionStat {
     let state = session.state();
@@ -318,6 +342,7 @@ impl Server {
         let counts = self.counts();
         let (connections, connections_limited) = self.connections();
         let shares = self.shares.read().unwrap_or_else(PoisonError::into_inner);
+        let slow_shares = shares.values().filter_map(|point| slow(point)).collect();
         let shares = shares.values().map(|share| share.config.name.clone()).collect();
         let sessions = self.all_sessions();
         let mut stat = Stat {
@@ -325,6 +350,7 @@ impl Server {
             pid: std::process::id(),
             age_s: self.now_ms() / 1000,
             shares,
+            slow_shares,
             connections,
             connections_limited,
             backlog_bytes: self.backlog().bytes(),
@@ -419,6 +445,13 @@ impl Stat {
         ] {
             one("gauge", name, help, value as u64);
         }
+        let name = "shunt_smb_slow_share_calls";
+        let help = "Threads in the file system of a share that keeps its callers waiting.";
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
+        for slow in &self.slow_shares {
+            // Names of shares have none of what would have to be escaped.
+            let _ = writeln!(out, "{name}{{share=\"{}\"}} {}", slow.share, slow.calls);
+        }
         self.by_command(&mut out);
         self.by_vector(&mut out);
         out
@@ -491,6 +524,7 @@ mod tests {
                 ..CommandStat::default()
             }],
             vectors: vec![VectorStat { turns: 9, ..VectorStat::default() }],
+            slow_shares: vec![SlowShareStat { share: "nfs".into(), calls: 3, calls_max: 16 }],
             ..Stat::default()
         };
         let text = stat.prometheus();
@@ -499,6 +533,7 @@ mod tests {
             "shunt_smb_requests_total{command=\"read\"} 5",
             "shunt_smb_request_seconds{command=\"read\",quantile=\"0.5\"} 0.000001500",
             "shunt_smb_loop_turns_total{vector=\"0\"} 9",
+            "shunt_smb_slow_share_calls{share=\"nfs\"} 3",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in:\n{text}");
         }

@@ -7,7 +7,7 @@ use super::effects::{Closed, Delete, Effects, Granted, LockOutcome, Outcome};
 use super::key::{FileKey, OpenId, Opener, Waiter, mix};
 use super::limits::{Counts, Limits};
 use super::locks::{LockElement, LockFlags, Locks};
-use super::record::{File, Held};
+use super::record::{Doomed, File, Held};
 use super::request::Request;
 use crate::{Guid, LeaseKey, LeaseState, NtStatus, OplockLevel};
 
@@ -259,6 +259,14 @@ impl Shard {
             file.doom(delete, Some(open.opener.open));
         });
         set.ok_or(NtStatus::FILE_CLOSED)
+    }
+
+    /// A name is about to be taken from this file by another one: nobody opens it by that name until
+    /// [`Self::deleted`] says that it is gone, or not.
+    pub fn begin_deletion(&mut self, key: FileKey, link: u64, by: Opener) {
+        let slot = self.slot(key);
+        let delete = Delete { by, link, stream: key.stream };
+        self.change(slot, |file| file.doomed.push(Doomed { delete, with: None, going: true }));
     }
 
     /// Whether a name goes with its last open: what FileStandardInformation says, and a reason to refuse.

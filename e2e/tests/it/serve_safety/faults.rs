@@ -2,16 +2,17 @@
 //! does not see what io_uring does, and the page cache of a host survives whoever did not sync.
 
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 
-use e2e::run::{PATIENCE, eventually, skipped};
+use e2e::run::{PATIENCE, eventually, outcome, skipped};
 use e2e::{built, installed};
 use rustix::process::{Pid, Signal, kill_process};
 use smb::wire::negotiate::dialect::SMB_2_1;
 use smb::wire::query_info::Subject;
 use smb::{CreateOptions, Disposition, FileId, NtStatus, SessionId};
 
-use super::client::{Answer, Client, Wish, wide};
+use super::client::{Answer, Client, SHARE, Wish, wide};
 use super::disks::refused;
 use super::kills::{LEN, write_until_gone};
 use super::{Folder, Server, block};
@@ -409,12 +410,60 @@ fn a_slow_change_of_times_holds_up_nobody_else() {
 
 #[test]
 fn a_slow_rename_holds_up_nobody_else() {
-    let to = wide("elsewhere");
-    let len = u32::try_from(to.len()).unwrap();
-    // Not in the place of another; in the same share.
-    let rename = [&[0; 16][..], &len.to_le_bytes(), &to].concat();
-    let rename: &'static [u8] = rename.leak();
+    let rename: &'static [u8] = renamed("elsewhere", false).leak();
     a_slow("rename", move |client, file| client.set_info(file, RENAME, rename).unwrap());
+}
+
+/// Another name in the same share, in the place of what has it or not.
+fn renamed(to: &str, replace: bool) -> Vec<u8> {
+    let to = wide(to);
+    let len = u32::try_from(to.len()).unwrap();
+    [&[u8::from(replace)][..], &[0; 15], &len.to_le_bytes(), &to].concat()
+}
+
+#[test]
+fn nobody_opens_what_another_file_is_taking_the_place_of() {
+    for driver in DRIVERS {
+        let Some(mut faulty) = Faulty::start(&[driver, "--vectors=1"], with_files) else { return };
+        let (mut client, mut other) = (faulty.client(), faulty.client());
+        let file = client.open("slow").unwrap();
+        let there = other.open("there").unwrap();
+        other.close(there).unwrap();
+        faulty.rule("rename hold name=slow");
+        let renaming =
+            thread::spawn(move || client.set_info(file, RENAME, &renamed("there", true)));
+        eventually("the disk is asked", || faulty.noted("delayed rename slow") > 0);
+        // What he would write to it was lost.
+        assert_eq!(refused(other.open("there")), NtStatus::DELETE_PENDING, "{driver}");
+        faulty.rule("");
+        renaming.join().unwrap().unwrap();
+        let there = other.open("there").unwrap();
+        assert!(other.read(there, 0, 10).unwrap() == block(1, 300_000)[..10], "{driver}");
+        faulty.server.must_live();
+    }
+}
+
+#[test]
+fn a_file_that_takes_long_to_close_holds_up_nobody() {
+    for driver in DRIVERS {
+        let Some(mut faulty) = Faulty::start(&[driver, "--vectors=1"], with_files) else { return };
+        let (mut client, mut other) = (faulty.client(), faulty.client());
+        let (file, there) = (client.open("slow").unwrap(), other.open("there").unwrap());
+        write_all(&mut client, file, b"bytes", false).unwrap();
+        faulty.rule("flush hold name=slow");
+        client.close(file).unwrap();
+        eventually("the disk is asked", || faulty.noted("delayed flush slow") > 0);
+        go_on(&mut other, there);
+        faulty.rule("");
+        // Not at the end of a session either.
+        client.open("slow").unwrap();
+        faulty.rule("flush hold name=slow\n");
+        drop(client);
+        eventually("the disk is asked", || faulty.noted("delayed flush slow") > 1);
+        go_on(&mut other, there);
+        faulty.rule("");
+        faulty.server.must_live();
+    }
 }
 
 /// A file or a folder that is to come to be.
@@ -507,7 +556,10 @@ fn a_disk_that_does_not_answer_takes_nothing_from_other_shares() {
     for driver in DRIVERS {
         let other = Folder::new();
         let share = format!("--share=other={}", other.path().display());
-        let Some(mut faulty) = Faulty::start(&[driver, &share], with_files) else { return };
+        let socket = Folder::new();
+        let control = socket.file("control").display().to_string();
+        let options = [driver, &share, "--control", &control];
+        let Some(mut faulty) = Faulty::start(&options, with_files) else { return };
         let mut client = Client::connect(faulty.server.port, SMB_2_1).unwrap();
         client.log_on(SessionId(0)).unwrap();
         client.connect_tree_of("other").unwrap();
@@ -522,6 +574,12 @@ fn a_disk_that_does_not_answer_takes_nothing_from_other_shares() {
         eventually("as many ask the disk as may", || {
             faulty.noted("delayed lookup slow-") >= (8 * cpus + 16) / 2
         });
+        let ask = ["stat", "smb", "--json", "--control", &control];
+        let told = outcome(Command::new(built("shunt")).args(ask), PATIENCE);
+        let told: serde_json::Value = serde_json::from_str(&told.out).unwrap();
+        let most = (8 * cpus + 16) / 2;
+        let there = serde_json::json!([{"share": SHARE, "calls": most, "calls_max": most}]);
+        assert_eq!(told["slow_shares"], there, "{driver}");
         // Threads do that, too.
         client.set_info(file, ALLOCATION, &(16u64 << 20).to_le_bytes()).unwrap();
         assert!(waiting.iter().all(|waiting| !waiting.is_finished()), "{driver}");

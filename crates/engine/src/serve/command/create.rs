@@ -279,13 +279,16 @@ impl Creating<'_, '_, '_> {
         let replays = self.request.contexts.durable_v2.is_some();
         let granted = granted(self.x, key, asked, replays).await?;
         if self.point.has_lost(&made.object.handle, deletions) {
-            server.with_file(key, |shard, effects| {
+            let deleted = server.with_file(key, |shard, effects| {
                 let closed = shard.close(key, id, effects);
                 // Whatever has that name now stays.
-                if let Some(delete) = closed.and_then(|closed| closed.delete) {
-                    shard.deleted(key, delete.link, effects);
-                }
+                let delete = closed.and_then(|closed| closed.delete)?;
+                shard.deleted(key, delete.link, effects);
+                Some(delete.link)
             });
+            if let Some(link) = deleted {
+                server.forget_deletion(key, link);
+            }
             return Ok(None);
         }
         // From here to where the session has it nothing waits, and nothing can be lost.
@@ -331,7 +334,7 @@ impl Creating<'_, '_, '_> {
                         server.with_file(key, |shard, _| shard.set_delete_pending(key, id, true));
                 }
                 session.state().opens.remove(&open.file_id.volatile);
-                server.close(&open);
+                server.close(&open).done().await;
                 return Err(status);
             }
         };

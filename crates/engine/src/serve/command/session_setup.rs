@@ -415,10 +415,10 @@ pub(super) fn answered(x: &mut Exchange<'_>, status: NtStatus) -> After {
     After::Next
 }
 
-pub(super) fn logoff(x: &mut Exchange<'_>) -> Answer {
+pub(super) async fn logoff(x: &mut Exchange<'_>) -> Answer {
     bare::Request::parse(x.message)?;
     let session = x.session()?.clone();
-    x.server().end_session(&session, true);
+    x.server().end_session(&session, true).done().await;
     x.reply.write(&bare::Response);
     Ok(NtStatus::SUCCESS)
 }

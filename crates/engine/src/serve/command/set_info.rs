@@ -18,6 +18,7 @@ use super::super::fs::Handle;
 use super::super::open::{Object, Open};
 use super::super::watch;
 use super::Answer;
+use super::write::still_open;
 
 pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     let request = Request::parse(x.message)?;
@@ -169,6 +170,7 @@ fn takes_long(open: &Open, length: Length) -> Result<bool, NtStatus> {
 }
 
 fn set_length(open: &Open, length: Length) -> Result<(), NtStatus> {
+    still_open(open)?;
     let times = open.before_change();
     match (open.stream(), length) {
         (Some(stream), Length::Size(bytes)) => stream.set_size(bytes)?,

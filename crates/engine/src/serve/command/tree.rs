@@ -8,7 +8,7 @@ use smb::wire::tree_connect::{Request, Response, ShareCapabilities, ShareFlags, 
 use smb::{Access, NtStatus};
 
 use super::super::channel::Exchange;
-use super::super::server::{Server, SharePoint};
+use super::super::server::{Closing, Server, SharePoint};
 use super::super::session::Identity;
 use super::Answer;
 
@@ -77,7 +77,7 @@ fn share_name(path: &[u8]) -> Result<String, NtStatus> {
     Ok(share.to_owned())
 }
 
-pub(super) fn disconnect(x: &mut Exchange<'_>) -> Answer {
+pub(super) async fn disconnect(x: &mut Exchange<'_>) -> Answer {
     bare::Request::parse(x.message)?;
     let session = x.session()?.clone();
     let tree = x.tree()?.clone();
@@ -86,9 +86,12 @@ pub(super) fn disconnect(x: &mut Exchange<'_>) -> Answer {
         state.end_trees(|other| other.id == tree.id);
         state.opens.extract_if(|_, open| open.tree.id == tree.id).map(|(_, open)| open).collect()
     };
+    let mut closing = Closing::default();
     for open in &opens {
-        x.server().close(open);
+        closing.add(x.server().close(open));
     }
+    drop(opens);
+    closing.done().await;
     debug_assert!(tree.opens.load(Ordering::Relaxed) < u64::MAX / 2, "more closed than opened");
     x.reply.write(&bare::Response);
     Ok(NtStatus::SUCCESS)

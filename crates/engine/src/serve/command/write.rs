@@ -11,6 +11,7 @@ use smb::{Access, NtStatus};
 use super::super::acting::Whose;
 use super::super::aside::{self, elsewhere};
 use super::super::channel::{Channel, Ending, Exchange, Reply};
+use super::super::fs::SetTimes;
 use super::super::open::{Object, Open};
 use super::super::transfer::{Progress, ReceiveFile};
 use super::super::{fs, runtime};
@@ -41,7 +42,8 @@ fn check(open: &Open, request: &Request, channel: &Channel) -> Result<(), NtStat
     if open.directory && open.stream().is_none() {
         return Err(NtStatus::INVALID_DEVICE_REQUEST);
     }
-    if length > 0 {
+    // Of who may only append that is asked again when it is his turn.
+    if length > 0 && !open.keeps_waiting() {
         open.may_write(request.offset)?;
     }
     not_locked(open, request, channel)?;
@@ -84,12 +86,12 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         return Ok(NtStatus::SUCCESS);
     }
     check(&open, &request, x.channel)?;
-    let times = open.before_change();
+    let times = before_change(&open).await;
     let written = store(&open, request.offset, data).await;
     x.channel.server.contend(&open);
     written?;
     // It is changed, even if it cannot be brought to the disk.
-    open.after_change(times);
+    after_change(&open, times).await;
     if through(&open, request.flags) {
         match open.stream() {
             // It is kept in what is said about the file, which fdatasync(2) may leave out.
@@ -104,6 +106,18 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     x.channel.tally().written(data.len() as u64);
     x.reply.write(&Response { count: u32::try_from(data.len()).unwrap_or(u32::MAX) });
     Ok(NtStatus::SUCCESS)
+}
+
+/// [`Open::before_change`], which asks the file system if times are held.
+async fn before_change(open: &Arc<Open>) -> SetTimes {
+    if open.holds_times() { open.aside(Open::before_change).await } else { SetTimes::default() }
+}
+
+/// [`Open::after_change`].
+async fn after_change(open: &Arc<Open>, times: SetTimes) {
+    if times != SetTimes::default() {
+        open.aside(move |open| open.after_change(times)).await;
+    }
 }
 
 async fn store(open: &Arc<Open>, offset: u64, data: &[u8]) -> Result<(), NtStatus> {
@@ -131,13 +145,21 @@ async fn store(open: &Arc<Open>, offset: u64, data: &[u8]) -> Result<(), NtStatu
     elsewhere(share, move || write(&open, &data, offset)).await
 }
 
+/// What another thread writes, when it has its turn.
 fn write(open: &Open, data: &[u8], offset: u64) -> Result<(), NtStatus> {
+    still_open(open)?;
     if let Some(stream) = open.stream() {
         return stream.write(offset, data);
     }
     let file = open.data()?;
     let _turn = open.write_in_turn(offset)?;
     file.write_all(data, offset).map_err(|error| fs::status_of(&error))
+}
+
+/// Whether an open is there yet, and its client. Who has lost its connection writes again what was not answered; somebody
+/// else may have the file by then.
+pub(super) fn still_open(open: &Open) -> Result<(), NtStatus> {
+    if open.is_closed() || open.is_away() { Err(NtStatus::FILE_CLOSED) } else { Ok(()) }
 }
 
 /// Whether what is written must be on the disk before it is answered.
@@ -255,7 +277,7 @@ impl DirectWrite {
         let file = open.data().map_err(|_| Ending::Nonsense("a file that cannot be written"))?;
         let load = channel.load(len);
         let method = channel.chooser().receive(load, &file);
-        let times = open.before_change();
+        let times = before_change(&open).await;
         let transfer = ReceiveFile::new(early, file, request.offset, len, method);
         let mut transfer = transfer.from_local(load.loopback);
         if allowed.is_err() {
@@ -284,7 +306,7 @@ impl DirectWrite {
         }
         // Whatever has become of it, something may have been written.
         channel.server.contend(&open);
-        open.after_change(times);
+        after_change(&open, times).await;
         drop(begun);
         channel.count_received(request.data.len() - early.len().min(request.data.len()));
         let written =

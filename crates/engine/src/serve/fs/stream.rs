@@ -20,8 +20,9 @@ pub const STREAM_MAX: u64 = 65535;
 const XATTR_NAME_MAX: usize = 255;
 const KIND: &[u8] = b":$DATA";
 
-/// Reading, changing and writing a value are three steps; who does them for one inode waits here for others.
-static TURNS: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
+/// Reading, changing and writing a value are three steps; who does them for one inode waits here for others. One for many
+/// inodes of a share.
+pub(super) type Turns = [Mutex<()>; 16];
 
 /// One stream in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -245,9 +246,9 @@ impl Stream {
         self.key.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn turn(&self) -> std::sync::MutexGuard<'static, ()> {
+    fn turn(&self) -> std::sync::MutexGuard<'_, ()> {
         let at = usize::try_from(self.file.identity().inode % 16).unwrap_or(0);
-        TURNS[at].lock().unwrap_or_else(PoisonError::into_inner)
+        self.file.share().turns[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What it holds, without the NUL.

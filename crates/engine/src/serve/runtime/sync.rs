@@ -399,6 +399,12 @@ impl Budget {
         Some(Permit { budget: self.clone(), n })
     }
 
+    /// What there is in all.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.total
+    }
+
     /// What is left.
     #[must_use]
     pub fn free(&self) -> usize {

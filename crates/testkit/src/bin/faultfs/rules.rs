@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::wire::op;
 
 /// What rules may be about, and the requests that are meant.
-const OPERATIONS: [(&str, &[u32]); 13] = [
+const OPERATIONS: [(&str, &[u32]); 14] = [
     ("lookup", &[op::LOOKUP]),
     ("create", &[op::CREATE]),
     ("open", &[op::OPEN]),
@@ -20,6 +20,7 @@ const OPERATIONS: [(&str, &[u32]); 13] = [
     ("attributes", &[op::SETATTR]),
     ("look", &[op::GETATTR]),
     ("room", &[op::STATFS]),
+    ("flush", &[op::FLUSH]),
     ("mkdir", &[op::MKDIR]),
     ("unlink", &[op::UNLINK]),
     ("rename", &[op::RENAME, op::RENAME2]),

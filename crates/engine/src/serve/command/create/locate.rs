@@ -149,13 +149,20 @@ impl Creating<'_, '_, '_> {
     /// Here if no disk is waited for, which would hold up everybody of this loop; else on a thread that may.
     async fn find_as(&mut self, want: Want) -> Result<Found, NtStatus> {
         let (exact, new) = (self.posix_mode().is_some(), self.request.disposition.may_create());
-        if let Some(found) = self.share.open_at_once(&self.path, want, exact, new)? {
+        let at_once = || self.share.open_at_once(&self.path, want, exact, new);
+        if let Some(found) = self.share.timed(at_once)? {
             return Ok(found);
         }
         let (share, path) = (self.share.clone(), self.path.clone());
-        let found = elsewhere(self.share, move || match exact {
-            true => share.open_exact(&path, want),
-            false => share.open(&path, want),
+        let found = elsewhere(self.share, move || {
+            let found = match exact {
+                true => share.open_exact(&path, want),
+                false => share.open(&path, want),
+            };
+            if let Ok(Found::There(handle)) = &found {
+                ask_device(handle);
+            }
+            found
         });
         let found = self.x.wait(found, PATIENCE).await??;
         // Others of the session have gone on meanwhile.
@@ -168,6 +175,12 @@ impl Creating<'_, '_, '_> {
         let agreed = self.x.agreed().is_ok_and(|agreed| agreed.posix);
         self.request.contexts.posix_mode.filter(|_| agreed)
     }
+}
+
+/// Has it remembered what READ and WRITE ask of a device, here, where it may be waited for.
+fn ask_device(handle: &Handle) {
+    // They ask again, and say so, if that fails.
+    let _ = handle.is_in_memory();
 }
 
 /// What a create wishes for, whatever is there.
@@ -207,6 +220,7 @@ impl Wish {
         self.adder()?.may_add(&vacancy.folder_facts()?, above.as_ref(), adds)?;
         let attributes = (self.attributes & SETTABLE) - Attributes::NORMAL;
         let handle = Arc::new(vacancy.create(Create { folder, attributes, mode: self.mode })?);
+        ask_device(&handle);
         let stream = match &self.named {
             Some(name) => Some(Stream::create(handle.clone(), name)?),
             None => None,

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use smb::files::notify::NotifyFilter;
-use smb::files::{FileKey, Held, share_conflict};
+use smb::files::{FileKey, Held, Opener, Shard, share_conflict};
 use smb::fscc::{Facts, Taken, Target};
 use smb::name::{Path, Stream as StreamName};
 use smb::security::Descriptor;
@@ -133,12 +133,13 @@ impl<'o> Renaming<'o> {
             self.children_close(x).await?;
         }
         let (path, asker) = (self.path(), self.asker(x)?);
+        let found = first.clone();
         let rename = move |open: &Open| {
             let handle = open.must_be_file()?;
             // What was found may have changed while others were waited for.
             let to = destination(open, &path)?;
             may_add(open, &asker, &to)?;
-            if to.existing().map(Handle::identity) != first.existing().map(Handle::identity) {
+            if to.existing().map(Handle::identity) != found.existing().map(Handle::identity) {
                 return Err(NtStatus::SHARING_VIOLATION);
             }
             let old = handle.folder_facts()?;
@@ -146,10 +147,10 @@ impl<'o> Renaming<'o> {
             let new = folder_facts(open, &to);
             Ok((old, new, to.existing().is_some()))
         };
-        let (old, new, replaced) = self.open.aside(rename).await?;
-        if replaced {
-            self.point.count_deletion();
-        }
+        let going = self.reserve(&server, &first, taken)?;
+        let renamed = self.open.aside(rename).await;
+        self.release(&server, going);
+        let (old, new, replaced) = renamed?;
         self.follow(&server);
         let new = new?;
         if server.has_directory_leases() {
@@ -172,16 +173,16 @@ impl<'o> Renaming<'o> {
         let to = self.destination().await?;
         self.make_way(x, &to, taken).await?;
         let asker = self.asker(x)?;
+        let server = x.server();
+        let going = self.reserve(server, &to, taken)?;
         let link = move |open: &Open| {
             may_add(open, &asker, &to)?;
             open.must_be_file()?.link(&to, taken.replace)?;
-            folder_facts(open, &to)
+            Ok::<_, NtStatus>(folder_facts(open, &to))
         };
-        let folder = self.open.aside(link).await?;
-        if taken.replace {
-            self.point.count_deletion();
-        }
-        let server = x.server();
+        let linked = self.open.aside(link).await;
+        self.release(server, going);
+        let folder = linked??;
         if server.has_directory_leases() {
             server.contend_directory(folder_key(&folder), self.open);
         }
@@ -218,28 +219,55 @@ impl<'o> Renaming<'o> {
             None => Ok(()),
         };
         self.open.aside(may_go).await?;
-        let identity = existing.identity();
-        let key = FileKey { device: identity.device, inode: identity.inode, stream: 0 };
-        let link = access::name_hash(self.to.as_str());
-        contend::all_handles(x, key).await?;
-        x.server().with_file(key, |shard, _| {
-            if shard.is_delete_pending(key, link) {
-                return Err(NtStatus::DELETE_PENDING);
+        contend::all_handles(x, key_of(existing)).await?;
+        x.server().with_file(key_of(existing), |shard, _| self.is_free(shard, existing, taken))
+    }
+
+    /// Whether nobody has the file that is in the way by its name, or all of them share its deletion.
+    fn is_free(&self, shard: &Shard, existing: &Handle, taken: Taken) -> Result<(), NtStatus> {
+        let (key, link) = (key_of(existing), access::name_hash(self.to.as_str()));
+        if shard.is_delete_pending(key, link) {
+            return Err(NtStatus::DELETE_PENDING);
+        }
+        // The file may be the same one by another name.
+        let mut others = shard.held_of(key).filter(|held| held.opener.open != self.open.id);
+        if taken.posix {
+            let deletes = (Access::DELETE, ShareAccess::all());
+            match others.any(|held| share_conflict(deletes, (held.access, held.share))) {
+                true => Err(NtStatus::SHARING_VIOLATION),
+                false => Ok(()),
             }
-            // The file may be the same one by another name.
-            let mut others = shard.held_of(key).filter(|held| held.opener.open != self.open.id);
-            if taken.posix {
-                let deletes = (Access::DELETE, ShareAccess::all());
-                match others.any(|held| share_conflict(deletes, (held.access, held.share))) {
-                    true => Err(NtStatus::SHARING_VIOLATION),
-                    false => Ok(()),
-                }
-            } else if others.next().is_some() {
-                Err(NtStatus::ACCESS_DENIED)
-            } else {
-                Ok(())
-            }
+        } else if others.next().is_some() {
+            Err(NtStatus::ACCESS_DENIED)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// From here on nobody opens what is in the way. Who had opened it meanwhile stays.
+    fn reserve(
+        &self,
+        server: &Server,
+        to: &Destination,
+        taken: Taken,
+    ) -> Result<Option<FileKey>, NtStatus> {
+        let Some(existing) = to.existing() else { return Ok(None) };
+        let (key, link) = (key_of(existing), access::name_hash(self.to.as_str()));
+        let open = self.open;
+        let by = Opener { client: open.client, session: open.session, open: open.id };
+        server.with_file(key, |shard, _| {
+            self.is_free(shard, existing, taken)?;
+            shard.begin_deletion(key, link, by);
+            Ok(Some(key))
         })
+    }
+
+    /// What was reserved is gone, or not.
+    fn release(&self, server: &Server, going: Option<FileKey>) {
+        let Some(key) = going else { return };
+        self.point.count_deletion();
+        let link = access::name_hash(self.to.as_str());
+        server.with_file(key, |shard, effects| shard.deleted(key, link, effects));
     }
 
     /// A directory in which somebody has something open cannot be renamed.
@@ -288,6 +316,12 @@ impl<'o> Renaming<'o> {
             }
         }
     }
+}
+
+/// A file as the state of files knows it.
+fn key_of(file: &Handle) -> FileKey {
+    let identity = file.identity();
+    FileKey { device: identity.device, inode: identity.inode, stream: 0 }
 }
 
 /// A directory as the state of files knows it.
