@@ -5,6 +5,7 @@ mod accounts;
 mod acting;
 mod aside;
 mod channel;
+mod closing;
 mod command;
 pub mod config;
 pub mod control;

@@ -1,7 +1,7 @@
 //! What all connections share, and what follows from a change to it.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
@@ -17,9 +17,10 @@ use smb::{CreateOptions, FileTime, Guid, LeaseKey, NtStatus, SessionId};
 use sys::sync::AtomicU64;
 
 use super::accounts::Accounts;
-use super::acting::{self, Whose};
+use super::acting::Whose;
 use super::aside;
 use super::channel::{Backlog, ChannelRef, Ending};
+use super::closing::{Closing, End, Ended};
 use super::command::{breaks, delete};
 use super::config::{Config, ShareConfig};
 use super::deleters::Deleters;
@@ -27,7 +28,7 @@ use super::fs;
 use super::kerberos::Kerberos;
 use super::log;
 use super::open::{Object, Open, Table};
-use super::runtime::{self, Event, Join, VectorId};
+use super::runtime::{self, Event, VectorId};
 use super::session::{Identity, Session};
 use super::tally::Tally;
 use super::watch;
@@ -113,6 +114,8 @@ pub struct Server {
     pub(super) accounts: Option<Arc<Accounts>>,
     /// On whose behalf files are deleted once nobody has them open, if that is not the last who has.
     deleters: Mutex<Deleters>,
+    /// Files that are being renamed.
+    renaming: Mutex<HashSet<FileKey>>,
     next: AtomicU64,
     /// What is added to the time of day, in its units. For tests.
     ahead: AtomicU64,
@@ -261,6 +264,7 @@ impl Server {
             unix: Arc::new(fs::Unix::of_process()),
             accounts: accounts.map(Arc::new),
             deleters: Mutex::default(),
+            renaming: Mutex::default(),
             next: AtomicU64::new(next),
             ahead: AtomicU64::new(0),
             channels: AtomicUsize::new(0),
@@ -838,14 +842,14 @@ impl Server {
             && elsewhere
         {
             let share = share.clone();
-            return Closing(vec![runtime::spawn(async move {
+            return Closing::of(runtime::spawn(async move {
                 let open = ending.open.clone();
                 let ended = match is_large {
                     true => aside::elsewhere(&share, move || ending.run()).await,
                     false => aside::aside(&share, move || ending.run()).await,
                 };
                 server.ended(&open, ended);
-            })]);
+            }));
         }
         self.ended(open, share.timed(|| ending.run()));
         Closing::default()
@@ -882,6 +886,12 @@ impl Server {
     fn delete(&self, open: &Arc<Open>, delete: Delete) {
         let removed = delete::remove(open, delete, &self.deleter(open, delete));
         delete::on_last_close(self, open, delete, removed);
+    }
+
+    /// A file is renamed now. `None`: it is being renamed already.
+    pub(super) fn begin_rename(self: &Arc<Self>, file: FileKey) -> Option<Renaming> {
+        let alone = lock(&self.renaming).insert(file);
+        alone.then(|| Renaming { server: self.clone(), file })
     }
 
     /// A name that was to go has gone already: nobody wishes it any more.
@@ -926,48 +936,15 @@ fn link_of(open: &Open) -> u64 {
     super::access::name_hash(open.path().as_str())
 }
 
-/// What is to be done to the file of an open that has ended.
-struct End {
-    open: Arc<Open>,
-    delete: Option<(Delete, Whose)>,
-    /// Its directory may be cached.
-    tells_folder: bool,
+/// The only rename of a file at the moment; the next may begin when this is dropped.
+pub(super) struct Renaming {
+    server: Arc<Server>,
+    file: FileKey,
 }
 
-/// What has come of it.
-struct Ended {
-    /// The directory of which others cache something that is another thing now.
-    folder: Option<FileKey>,
-    removed: Option<(Delete, Result<(), NtStatus>)>,
-}
-
-impl End {
-    fn run(self) -> Ended {
-        let Self { open, delete, tells_folder } = self;
-        // Where it was: when it is deleted nobody can say that any more.
-        let look = || acting::act(&open.owner.whose(), || open.folder()).ok().flatten();
-        let folder = if tells_folder { look() } else { None };
-        let remove = |(delete, whose)| (delete, delete::remove(&open, delete, &whose));
-        Ended { folder, removed: delete.map(remove) }
-    }
-}
-
-/// What follows from the end of an open, where it takes long: it is done whoever waits for it or not.
-#[derive(Default)]
-pub(super) struct Closing(Vec<Join<()>>);
-
-impl Closing {
-    /// When all is done.
-    pub(super) async fn done(self) {
-        for done in self.0 {
-            // A panic has been told of by then.
-            let _ = done.await;
-        }
-    }
-
-    /// That of another open, too.
-    pub(super) fn add(&mut self, other: Self) {
-        self.0.extend(other.0);
+impl Drop for Renaming {
+    fn drop(&mut self) {
+        lock(&self.server.renaming).remove(&self.file);
     }
 }
 

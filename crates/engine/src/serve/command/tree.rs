@@ -8,7 +8,8 @@ use smb::wire::tree_connect::{Request, Response, ShareCapabilities, ShareFlags, 
 use smb::{Access, NtStatus};
 
 use super::super::channel::Exchange;
-use super::super::server::{Closing, Server, SharePoint};
+use super::super::closing::Closing;
+use super::super::server::{Server, SharePoint};
 use super::super::session::Identity;
 use super::Answer;
 

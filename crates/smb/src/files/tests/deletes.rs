@@ -147,3 +147,18 @@ fn a_name_that_goes_with_its_last_open_may_go_sooner_after_all() {
     stage.shard.deleted(FILE, 0, &mut stage.fx);
     assert_eq!(stage.close(first).delete, None);
 }
+
+#[test]
+fn nobody_opens_by_a_name_that_another_file_takes() {
+    let mut stage = Stage::new();
+    stage.shard.begin_deletion(FILE, 7, opener(3, 9));
+    let by_name = |link| Request { link, ..plain() };
+    assert_eq!(stage.refuse(by_name(7)), NtStatus::DELETE_PENDING);
+    // By another name of the file it may be opened, and closed: that ends nothing.
+    let (other, _) = stage.open(by_name(8));
+    assert_eq!(stage.close(other).delete, None);
+    assert_eq!(stage.refuse(by_name(7)), NtStatus::DELETE_PENDING);
+    stage.shard.deleted(FILE, 7, &mut stage.fx);
+    assert_eq!(stage.shard.counts().files, 0);
+    stage.open(by_name(7));
+}

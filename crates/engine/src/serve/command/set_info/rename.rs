@@ -147,6 +147,12 @@ impl<'o> Renaming<'o> {
             let new = folder_facts(open, &to);
             Ok((old, new, to.existing().is_some()))
         };
+        // What follows would mix up the names of two at a time.
+        let busy = NtStatus::SHARING_VIOLATION;
+        let _alone = server.begin_rename(self.open.key).ok_or(busy)?;
+        if self.open.path() != self.from {
+            return Err(busy);
+        }
         let going = self.reserve(&server, &first, taken)?;
         let renamed = self.open.aside(rename).await;
         self.release(&server, going);
