@@ -1,6 +1,7 @@
 //! What follows when an open has ended: its name may go, and those who cache its directory are told.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smb::NtStatus;
 use smb::files::{Delete, FileKey};
@@ -8,7 +9,10 @@ use smb::files::{Delete, FileKey};
 use super::acting::{self, Whose};
 use super::command::delete;
 use super::open::Open;
-use super::runtime::Join;
+use super::runtime::{self, Join};
+
+/// How long the end of a session or a tree waits for deletions.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is to be done to the file of an open that has ended.
 pub(super) struct End {
@@ -53,6 +57,11 @@ impl Closing {
             // A panic has been told of by then.
             let _ = done.await;
         }
+    }
+
+    /// The same, or when it has taken too long for who ends all that he has, and does not ask for any file of it.
+    pub(super) async fn done_soon(self) {
+        let _ = runtime::timeout(self.done(), PATIENCE).await;
     }
 
     /// That of another open, too.

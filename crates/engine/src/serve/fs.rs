@@ -176,7 +176,7 @@ struct Inner {
     waits: Waits,
     delays: delays::Delays,
     callers: Budget,
-    turns: stream::Turns,
+    turns: Arc<stream::Turns>,
     memo: memo::Memo,
     /// Devices on which files of the share are, and whether their file systems have no disk.
     devices: Mutex<Vec<(u64, bool)>>,
@@ -208,6 +208,8 @@ impl Share {
                 }
             }
         };
+        let device = facts::device(&facts::stat(&root).map_err(status)?);
+        let turns = stream::turns_of(device);
         Ok(Self(Arc::new(Inner {
             config,
             root: Arc::new(root),
@@ -217,7 +219,7 @@ impl Share {
             waits,
             delays: delays::Delays::new(),
             callers: Budget::new(runtime::Config::default().offload_threads / 2),
-            turns: stream::Turns::default(),
+            turns,
             memo: memo::Memo::default(),
             devices: Mutex::default(),
         })))

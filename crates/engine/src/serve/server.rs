@@ -825,7 +825,7 @@ impl Server {
         let waits = share.keeps_waiting();
         let is_large = !waits && delete.is_some() && open.is_large();
         let elsewhere = (waits || is_large) && runtime::is_vector();
-        if elsewhere {
+        if elsewhere && delete.is_none() {
             // What is written may be brought to where the file is when it is closed for good.
             drop(runtime::spawn(aside::let_go(share.clone(), open.object.clone())));
         }
@@ -848,7 +848,14 @@ impl Server {
                     true => aside::elsewhere(&share, move || ending.run()).await,
                     false => aside::aside(&share, move || ending.run()).await,
                 };
+                let deleted = ended.removed.is_some();
                 server.ended(&open, ended);
+                let object = open.object.clone();
+                drop(open);
+                if deleted {
+                    // Some file systems keep it under another name until then.
+                    aside::let_go(share, object).await;
+                }
             }));
         }
         self.ended(open, share.timed(|| ending.run()));

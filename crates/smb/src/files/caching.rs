@@ -42,6 +42,9 @@ impl File {
         limits: &Limits,
         fx: &mut Effects,
     ) -> Outcome {
+        if self.is_being_replaced(request.link) {
+            return self.delay(now_ms, request, limits);
+        }
         if self.is_doomed(key.stream, request.link) {
             return Outcome::Refused(NtStatus::DELETE_PENDING);
         }

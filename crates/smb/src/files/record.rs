@@ -60,8 +60,10 @@ pub(super) struct Doomed {
     pub(super) delete: Delete,
     /// It goes with this open already, whoever else has it open.
     pub(super) with: Option<OpenId>,
-    /// The last open is gone; the caller is removing it.
+    /// The last open is gone, or another file takes the name; the caller is at it.
     pub(super) going: bool,
+    /// It is the latter: who opens by that name waits for what has it then.
+    pub(super) replaced: bool,
 }
 
 #[derive(Debug, Default)]
@@ -145,13 +147,19 @@ impl File {
             .any(|d| d.delete.link == link && (d.delete.stream == 0 || d.delete.stream == stream))
     }
 
+    /// Whether another file is taking this name.
+    pub(super) fn is_being_replaced(&self, link: u64) -> bool {
+        self.doomed.iter().any(|d| d.replaced && d.delete.link == link)
+    }
+
     /// The stream of an open goes when its last open does, or already with `with`.
     pub(super) fn doom(&mut self, delete: Delete, with: Option<OpenId>) {
-        let known =
-            |d: &&mut Doomed| d.delete.link == delete.link && d.delete.stream == delete.stream;
+        let known = |d: &&mut Doomed| {
+            !d.replaced && d.delete.link == delete.link && d.delete.stream == delete.stream
+        };
         match self.doomed.iter_mut().find(known) {
             Some(doomed) => doomed.with = with.or(doomed.with),
-            None => self.doomed.push(Doomed { delete, with, going: false }),
+            None => self.doomed.push(Doomed { delete, with, going: false, replaced: false }),
         }
     }
 

@@ -261,12 +261,13 @@ impl Shard {
         set.ok_or(NtStatus::FILE_CLOSED)
     }
 
-    /// A name is about to be taken from this file by another one: nobody opens it by that name until
-    /// [`Self::deleted`] says that it is gone, or not.
-    pub fn begin_deletion(&mut self, key: FileKey, link: u64, by: Opener) {
+    /// Another file is about to take a name from this one: who opens it by that name waits until [`Self::deleted`] says
+    /// that it has, or not.
+    pub fn begin_replacement(&mut self, key: FileKey, link: u64, by: Opener) {
         let slot = self.slot(key);
         let delete = Delete { by, link, stream: key.stream };
-        self.change(slot, |file| file.doomed.push(Doomed { delete, with: None, going: true }));
+        let doomed = Doomed { delete, with: None, going: true, replaced: true };
+        self.change(slot, |file| file.doomed.push(doomed));
     }
 
     /// Whether a name goes with its last open: what FileStandardInformation says, and a reason to refuse.

@@ -422,7 +422,7 @@ fn renamed(to: &str, replace: bool) -> Vec<u8> {
 }
 
 #[test]
-fn nobody_opens_what_another_file_is_taking_the_place_of() {
+fn who_opens_what_is_being_replaced_gets_what_takes_its_place() {
     for driver in DRIVERS {
         let Some(mut faulty) = Faulty::start(&[driver, "--vectors=1"], with_files) else { return };
         let (mut client, mut other) = (faulty.client(), faulty.client());
@@ -433,12 +433,22 @@ fn nobody_opens_what_another_file_is_taking_the_place_of() {
         let renaming =
             thread::spawn(move || client.set_info(file, RENAME, &renamed("there", true)));
         eventually("the disk is asked", || faulty.noted("delayed rename slow") > 0);
-        // What he would write to it was lost.
-        assert_eq!(refused(other.open("there")), NtStatus::DELETE_PENDING, "{driver}");
+        // What he writes was lost, were it written to the other file.
+        let opening = thread::spawn(move || {
+            let there = other.open("there").unwrap();
+            write_all(&mut other, there, b"new", false).unwrap();
+            other.flush(there).unwrap();
+        });
+        let mut third = faulty.client();
+        let same = third.open("slow").unwrap();
+        assert_eq!(third.read(same, 0, 10).unwrap().len(), 10);
+        assert!(!opening.is_finished(), "{driver}: opened what goes");
         faulty.rule("");
         renaming.join().unwrap().unwrap();
-        let there = other.open("there").unwrap();
-        assert!(other.read(there, 0, 10).unwrap() == block(1, 300_000)[..10], "{driver}");
+        opening.join().unwrap();
+        let mut whole = block(1, 300_000);
+        whole[..3].copy_from_slice(b"new");
+        assert!(faulty.synced("there") == whole, "{driver}");
         faulty.server.must_live();
     }
 }

@@ -536,6 +536,13 @@ impl<'m> Exchange<'m> {
         self.before.file = None;
     }
 
+    /// The channel sequence of its open counts this request no more.
+    pub(in crate::serve) fn end_sequence(&mut self) {
+        if let Some(open) = self.sequenced.take() {
+            open.end(self.header.channel_sequence());
+        }
+    }
+
     /// The header of the answer names this tree.
     pub(in crate::serve) fn answer_tree(&mut self, tree: TreeId) {
         self.reply.name_tree(tree);
@@ -740,9 +747,7 @@ impl<'m> Exchange<'m> {
         if let Some(under_way) = self.waiting.take() {
             self.channel.under_way.borrow_mut().remove(&under_way.message);
         }
-        if let Some(open) = self.sequenced.take() {
-            open.end(self.header.channel_sequence());
-        }
+        self.end_sequence();
         let status = match result {
             Ok(status) => status,
             Err(status) => {

@@ -27,6 +27,9 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     x.session()?.state().opens.remove(&open.file_id.volatile);
     let closing = x.server().close(&open);
     x.forget_open();
+    x.end_sequence();
+    // What is deleted is closed by others, as the last who have it.
+    drop(open);
     closing.done().await;
     x.reply.write(&response);
     Ok(NtStatus::SUCCESS)

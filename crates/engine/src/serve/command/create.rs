@@ -334,7 +334,10 @@ impl Creating<'_, '_, '_> {
                         server.with_file(key, |shard, _| shard.set_delete_pending(key, id, true));
                 }
                 session.state().opens.remove(&open.file_id.volatile);
-                server.close(&open).done().await;
+                let closing = server.close(&open);
+                self.x.forget_open();
+                drop((open, made));
+                closing.done().await;
                 return Err(status);
             }
         };

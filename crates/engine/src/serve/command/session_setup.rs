@@ -418,7 +418,7 @@ pub(super) fn answered(x: &mut Exchange<'_>, status: NtStatus) -> After {
 pub(super) async fn logoff(x: &mut Exchange<'_>) -> Answer {
     bare::Request::parse(x.message)?;
     let session = x.session()?.clone();
-    x.server().end_session(&session, true).done().await;
+    x.server().end_session(&session, true).done_soon().await;
     x.reply.write(&bare::Response);
     Ok(NtStatus::SUCCESS)
 }

@@ -92,7 +92,7 @@ pub(super) async fn disconnect(x: &mut Exchange<'_>) -> Answer {
         closing.add(x.server().close(open));
     }
     drop(opens);
-    closing.done().await;
+    closing.done_soon().await;
     debug_assert!(tree.opens.load(Ordering::Relaxed) < u64::MAX / 2, "more closed than opened");
     x.reply.write(&bare::Response);
     Ok(NtStatus::SUCCESS)

@@ -43,7 +43,7 @@ fn check(open: &Open, request: &Request, channel: &Channel) -> Result<(), NtStat
         return Err(NtStatus::INVALID_DEVICE_REQUEST);
     }
     // Of who may only append that is asked again when it is his turn.
-    if length > 0 && !open.keeps_waiting() {
+    if length > 0 && (open.stream().is_some() || !open.keeps_waiting()) {
         open.may_write(request.offset)?;
     }
     not_locked(open, request, channel)?;
@@ -65,9 +65,7 @@ fn not_locked(open: &Open, request: &Request, channel: &Channel) -> Result<(), N
 
 /// Whether a write whose data takes its time may go on: others are served meanwhile.
 fn may_go_on(open: &Open, request: &Request, channel: &Channel) -> Result<(), NtStatus> {
-    if open.is_closed() {
-        return Err(NtStatus::FILE_CLOSED);
-    }
+    still_open(open)?;
     not_locked(open, request, channel)
 }
 

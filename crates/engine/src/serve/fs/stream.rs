@@ -5,7 +5,8 @@
 //! a write beyond that is DISK_FULL. That is enough for what Windows and macOS keep in streams
 //! (`Zone.Identifier`, `AFP_AfpInfo`), and no place for data.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -21,8 +22,23 @@ const XATTR_NAME_MAX: usize = 255;
 const KIND: &[u8] = b":$DATA";
 
 /// Reading, changing and writing a value are three steps; who does them for one inode waits here for others. One for many
-/// inodes of a share.
+/// inodes of a file system.
 pub(super) type Turns = [Mutex<()>; 16];
+
+/// Those of file systems that are shared, by device.
+static TURNS: Mutex<BTreeMap<u64, Weak<Turns>>> = Mutex::new(BTreeMap::new());
+
+/// The turns of a file system, which all shares of it take.
+pub(super) fn turns_of(device: u64) -> Arc<Turns> {
+    let mut all = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|_, turns| turns.strong_count() > 0);
+    if let Some(turns) = all.get(&device).and_then(Weak::upgrade) {
+        return turns;
+    }
+    let turns = Arc::new(Turns::default());
+    all.insert(device, Arc::downgrade(&turns));
+    turns
+}
 
 /// One stream in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -211,6 +227,8 @@ impl Stream {
     pub fn rename(&self, name: &str, replace: bool) -> Result<(), NtStatus> {
         self.file.share().writable()?;
         let new = self.file.share().stream_key(name)?;
+        // Before the key, as who writes takes them.
+        let _turn = self.turn();
         let mut key = self.key.lock().unwrap_or_else(PoisonError::into_inner);
         let existing = self.file.find_stream(name)?.filter(|existing| *existing != *key);
         if existing.is_some() && !replace {
@@ -219,7 +237,6 @@ impl Stream {
         if *key == new {
             return Ok(());
         }
-        let _turn = self.turn();
         let path = self.file.proc_path();
         let value = xattr::value(&path, &key).map_err(missing)?;
         xattr::set(&path, &new, &value).map_err(full)?;

@@ -149,16 +149,26 @@ fn a_name_that_goes_with_its_last_open_may_go_sooner_after_all() {
 }
 
 #[test]
-fn nobody_opens_by_a_name_that_another_file_takes() {
+fn who_opens_by_a_name_that_another_file_takes_waits() {
     let mut stage = Stage::new();
-    stage.shard.begin_deletion(FILE, 7, opener(3, 9));
+    stage.shard.begin_replacement(FILE, 7, opener(3, 9));
     let by_name = |link| Request { link, ..plain() };
-    assert_eq!(stage.refuse(by_name(7)), NtStatus::DELETE_PENDING);
+    let waits = stage.wait(by_name(7));
     // By another name of the file it may be opened, and closed: that ends nothing.
     let (other, _) = stage.open(by_name(8));
     assert_eq!(stage.close(other).delete, None);
-    assert_eq!(stage.refuse(by_name(7)), NtStatus::DELETE_PENDING);
+    assert!(stage.shard.is_delete_pending(FILE, 7));
+    assert!(matches!(stage.again(&waits), Outcome::Wait { .. }));
     stage.shard.deleted(FILE, 7, &mut stage.fx);
-    assert_eq!(stage.shard.counts().files, 0);
-    stage.open(by_name(7));
+    stage.let_in(&waits);
+}
+
+#[test]
+fn what_is_to_go_while_its_name_is_taken_goes_if_it_is_not() {
+    let mut stage = Stage::new();
+    let (open, _) = stage.open(Request { link: 7, ..plain() });
+    stage.shard.begin_replacement(FILE, 7, opener(3, 9));
+    stage.shard.set_delete_pending(FILE, open, true).expect("it is open");
+    stage.shard.deleted(FILE, 7, &mut stage.fx);
+    assert!(stage.close(open).delete.is_some_and(|delete| delete.link == 7));
 }

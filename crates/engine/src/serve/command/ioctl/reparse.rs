@@ -125,7 +125,9 @@ async fn turn(x: &mut Exchange<'_>, open: &Arc<Open>, what: Special) -> Output {
         };
         open.must_be_file()?.turn_into(&what, first)
     };
-    let mut object = FileObject::new(Arc::new(open.aside(turn).await?), None);
+    let turned = open.aside(turn).await;
+    open.tree.share.count_deletion();
+    let mut object = FileObject::new(Arc::new(turned?), None);
     object.count(room);
     let object = Object::File(Arc::new(object));
     let new = server.turn(open, object, x.header.channel_sequence())?;

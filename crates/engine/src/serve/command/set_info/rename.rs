@@ -82,6 +82,29 @@ fn folder_facts(open: &Open, to: &Destination) -> Result<Facts, NtStatus> {
     to.folder_facts(open.must_be_file()?.of_share())
 }
 
+/// A name that is about to be another file's.
+struct Replacing<'s> {
+    server: &'s Server,
+    point: &'s SharePoint,
+    key: FileKey,
+    link: u64,
+}
+
+impl Replacing<'_> {
+    /// It is.
+    fn done(self) {
+        self.server.forget_deletion(self.key, self.link);
+    }
+}
+
+impl Drop for Replacing<'_> {
+    fn drop(&mut self) {
+        self.point.count_deletion();
+        let (key, link) = (self.key, self.link);
+        self.server.with_file(key, |shard, effects| shard.deleted(key, link, effects));
+    }
+}
+
 impl<'o> Renaming<'o> {
     fn new(open: &'o Arc<Open>, to: Path) -> Result<Self, NtStatus> {
         let from = open.path();
@@ -154,9 +177,10 @@ impl<'o> Renaming<'o> {
             return Err(busy);
         }
         let going = self.reserve(&server, &first, taken)?;
-        let renamed = self.open.aside(rename).await;
-        self.release(&server, going);
-        let (old, new, replaced) = renamed?;
+        let (old, new, replaced) = self.open.aside(rename).await?;
+        if let Some(going) = going {
+            going.done();
+        }
         self.follow(&server);
         let new = new?;
         if server.has_directory_leases() {
@@ -186,9 +210,11 @@ impl<'o> Renaming<'o> {
             open.must_be_file()?.link(&to, taken.replace)?;
             Ok::<_, NtStatus>(folder_facts(open, &to))
         };
-        let linked = self.open.aside(link).await;
-        self.release(server, going);
-        let folder = linked??;
+        let folder = self.open.aside(link).await?;
+        if let Some(going) = going {
+            going.done();
+        }
+        let folder = folder?;
         if server.has_directory_leases() {
             server.contend_directory(folder_key(&folder), self.open);
         }
@@ -250,30 +276,23 @@ impl<'o> Renaming<'o> {
         }
     }
 
-    /// From here on nobody opens what is in the way. Who had opened it meanwhile stays.
-    fn reserve(
-        &self,
-        server: &Server,
+    /// As long as what is answered is there, nobody opens what is in the way. Who had opened it meanwhile stays.
+    fn reserve<'s>(
+        &'s self,
+        server: &'s Server,
         to: &Destination,
         taken: Taken,
-    ) -> Result<Option<FileKey>, NtStatus> {
+    ) -> Result<Option<Replacing<'s>>, NtStatus> {
         let Some(existing) = to.existing() else { return Ok(None) };
         let (key, link) = (key_of(existing), access::name_hash(self.to.as_str()));
         let open = self.open;
         let by = Opener { client: open.client, session: open.session, open: open.id };
         server.with_file(key, |shard, _| {
             self.is_free(shard, existing, taken)?;
-            shard.begin_deletion(key, link, by);
-            Ok(Some(key))
-        })
-    }
-
-    /// What was reserved is gone, or not.
-    fn release(&self, server: &Server, going: Option<FileKey>) {
-        let Some(key) = going else { return };
-        self.point.count_deletion();
-        let link = access::name_hash(self.to.as_str());
-        server.with_file(key, |shard, effects| shard.deleted(key, link, effects));
+            shard.begin_replacement(key, link, by);
+            Ok::<_, NtStatus>(())
+        })?;
+        Ok(Some(Replacing { server, point: self.point, key, link }))
     }
 
     /// A directory in which somebody has something open cannot be renamed.
