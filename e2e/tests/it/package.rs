@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(240);
 
 /// The package; there is one, or that was said.
 fn package(directory: &Directory) -> Option<PathBuf> {
-    let absent = ["dpkg-deb", "objdump", "strip", "bash"];
+    let absent = ["dpkg-deb", "objdump", "strip", "bash", "ip"];
     if let Some(name) = absent.into_iter().find(|name| installed(name).is_none()) {
         skipped(&format!("there is no {name}"));
         return None;
@@ -43,7 +43,7 @@ fn the_package_brings_all_and_leaves_nothing() {
     }
     let stage = workspace_root().join("e2e/tests/it/package/stage.sh");
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh"]).arg(stage).arg(&package).arg(built("pingpong"));
+    command.args(["--mount", "--net", "sh"]).arg(stage).arg(&package).arg(built("pingpong"));
     let tried = outcome(&mut command, LIMIT);
     if tried.out.trim() == "no overlay" {
         skipped(&format!("no copy of this system can be made: {}", tried.err));

@@ -1,6 +1,8 @@
-# A copy of this system in which packages are installed for a try: `stage.sh DEB PINGPONG`, in a mount namespace of its own.
-# What is written there lies in memory and goes with the namespace. Says what it finds on standard output.
+# A copy of this system in which packages are installed for a try: `stage.sh DEB PINGPONG`, in namespaces of its own for mounts
+# and for the network, whose ports nobody else has. What is written there lies in memory and goes with them. Says what it finds
+# on standard output.
 set -eu
+ip link set lo up
 deb=$1
 pingpong=$2
 
