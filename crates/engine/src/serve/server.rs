@@ -838,9 +838,7 @@ impl Server {
             delete: delete.map(|delete| (delete, self.deleter(open, delete))),
             tells_folder,
         };
-        if let Some(server) = self.myself.get().and_then(Weak::upgrade)
-            && elsewhere
-        {
+        if elsewhere && let Some(server) = self.myself.get().and_then(Weak::upgrade) {
             let share = share.clone();
             return Closing::of(runtime::spawn(async move {
                 let open = ending.open.clone();
@@ -882,7 +880,7 @@ impl Server {
 
     /// It is to stay.
     pub(super) fn wishes_no_deletion(&self, open: &Open) {
-        lock(&self.deleters).take(open.key, link_of(open));
+        self.forget_deletion(open.key, link_of(open));
     }
 
     /// A name of the file of this open is another one now.
