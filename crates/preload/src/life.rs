@@ -211,10 +211,10 @@ pub(crate) unsafe fn accept(
     let port = u16::try_from(listener.port.load(Ordering::Relaxed)).unwrap_or(0);
     let stay = Reason::from_code(listener.stay.load(Ordering::Relaxed));
     if let Some(conn) = w.conn().filter(|_| stay.is_none()) {
-        use local::conn::options::{ABORT, CARRIED, SYN_KEPT};
+        use local::conn::options::{ABORT, CARRIED, STAMPED, SYN_KEPT};
         let options = listener.options.load(Ordering::Relaxed);
         conn.lingers(options & ABORT != 0);
-        conn.options.fetch_or(options & (CARRIED | SYN_KEPT), Ordering::Relaxed);
+        conn.options.fetch_or(options & (CARRIED | STAMPED | SYN_KEPT), Ordering::Relaxed);
         follow(new, conn, flags & libc::SOCK_NONBLOCK != 0);
         let remote = call::address(&storage);
         if !remote::accepted(w, conn, new, listener, remote) {

@@ -158,7 +158,7 @@ pub(crate) fn connecting(fd: c_int, storage: &sockaddr_storage) {
     };
     let any = std::net::Ipv6Addr::UNSPECIFIED;
     if stays
-        || conn.stay.load(Ordering::Relaxed) != 0
+        || stays_for_options(conn)
         || !w.limits.allows(remote.port(), [any, ip], &w.program, End::Client)
         || w.board.listening(remote.port()) && call::is_local(&ip)
     {
@@ -176,12 +176,18 @@ pub(crate) fn connecting(fd: c_int, storage: &sockaddr_storage) {
     }
 }
 
+/// Whether something was asked for that a stand-in, which comes later, would not have.
+fn stays_for_options(conn: &Conn) -> bool {
+    let stamped = conn.options.load(Ordering::Relaxed) & local::conn::options::STAMPED != 0;
+    stamped || conn.stay.load(Ordering::Relaxed) != 0
+}
+
 /// `listen` is about to begin: the SYN-ACKs of this listener answer the SMC option.
 pub(crate) fn listening(fd: c_int) {
     if let Some(w) = fds::world().filter(|w| w.board.has_engine() && w.limits.enabled)
         && let Some(conn) = fds::conn(fd)
         && conn.phase() == Phase::Fresh
-        && conn.stay.load(Ordering::Relaxed) == 0
+        && !stays_for_options(conn)
         && let Ok(Some(name)) = call::name(fd, false)
         && w.limits.allows(name.port(), [*name.ip(); 2], &w.program, End::Server)
     {

@@ -169,6 +169,16 @@ pub fn time_stamps(s: &mut Stage) {
     control_data(s, SOL_SOCKET, libc::SO_TIMESTAMP);
 }
 
+/// `SO_TIMESTAMP`, and receives that have no room to be told, as iperf does it.
+pub fn time_stamps_unseen(s: &mut Stage) {
+    let set = |fd| say!("set", calls::setsockopt(fd, SOL_SOCKET, libc::SO_TIMESTAMP, 1));
+    each_way(s, set, |s, c| {
+        s.b_send(c, "abcdef");
+        say!("some", calls::recv(c.a, 3, 0), calls::read(c.a, 9));
+        warm(s, c);
+    });
+}
+
 /// `SO_TIMESTAMPNS`.
 pub fn time_stamps_fine(s: &mut Stage) {
     control_data(s, SOL_SOCKET, libc::SO_TIMESTAMPNS);

@@ -100,10 +100,12 @@ macro_rules! oracle_cases {
                 own_shutdown_is_an_edge one_shot_over_a_demotion watched_under_a_closed_number
                 set_shared_with_bytes_unread passed_to_ourselves_after_the_end asynchronous
                 dprintf_fortified send_timeout_at_the_seams low_water_mark_and_urgent_data
+                back_to_tcp_behind_a_full_socket
             }
             corners {
                 signals_for_bytes signals_of_a_listener low_water_mark_at_any_time peek_offset peek_offset_off
-                time_stamps time_stamps_fine time_stamps_new left_in_queue many_messages_with_a_limit
+                time_stamps time_stamps_unseen time_stamps_fine time_stamps_new left_in_queue
+                many_messages_with_a_limit
                 epoll_nested_deep select_of_high_numbers select_with_the_limit_as_number
             }
             rarely {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use libc::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT};
 
 use crate::calls::{self, Bytes, Forked, Ret};
+use crate::peer::receive_stream;
 use crate::say;
 use crate::stage::{SETTLE, Stage, timed};
 
@@ -319,5 +320,43 @@ pub fn low_water_mark_and_urgent_data(s: &mut Stage) {
         say!("readable", calls::poll(c.a, libc::POLLIN, 0));
         say!("more", s.b(&format!("sendn {} 20000 9", c.b)));
         say!("readable", calls::poll(c.a, libc::POLLIN, 1000));
+    }
+}
+
+/// The socket is full of bytes from before shared memory, and more lie there, when the reader asks for what only the kernel
+/// can. The peer has been stopped and cannot go back by itself for now; who reads must not wait for room that it alone can
+/// make.
+pub fn back_to_tcp_behind_a_full_socket(s: &mut Stage) {
+    const LEN: usize = 12 << 20;
+    for stream in [false, true] {
+        let (listener, port) = s.listener(16);
+        say!("room", calls::setsockopt(listener, libc::SOL_SOCKET, libc::SO_RCVBUF, 40_000));
+        let b = Stage::number(&s.b(&format!("connect {port}")));
+        // Or its send would wait in the kernel, or in the middle. And room that is sure to end.
+        say!("blocks", s.b(&format!("nonblock {b} 1")));
+        let sockets = libc::SOL_SOCKET;
+        say!("room", s.b(&format!("option {b} {sockets} {} 40000", libc::SO_SNDBUF)));
+        let a = calls::accept(listener, 0).expect("a connection");
+        s.tell(&format!("sendn {b} {LEN} 7"));
+        settle();
+        say!("first", calls::recv(a, 4, libc::MSG_PEEK).map(|bytes| bytes.len()));
+        settle();
+        let peer = s.peer_pid();
+        calls::kill(peer, libc::SIGSTOP).expect("stopped");
+        let goes_on = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(300));
+            calls::kill(peer, libc::SIGCONT)
+        });
+        // A stream's own descriptor is another one.
+        let file = stream.then(|| calls::Stream::open(calls::dup(a).expect("another"), "r"));
+        if !stream {
+            say!("set", calls::setsockopt(a, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 4));
+        }
+        say!("all", receive_stream(a, LEN, 7), s.answer(), goes_on.join().expect("went on"));
+        say!("closed", s.b(&format!("close {b}")), calls::recv(a, 9, 0), calls::close(a));
+        if let Some(file) = file {
+            say!("stream", file.and_then(calls::Stream::close));
+        }
+        let _ = calls::close(listener);
     }
 }

@@ -81,6 +81,14 @@ each_action! {
     signal_driven: "async_io" SignalIo;
     low_water_mark: "low_water_mark" Option;
     asynchronous_io: "asynchronous" Option;
+    time_stamps: "time_stamps" Option;
+}
+
+/// Who asks for time stamps and has no room for them loses nothing by it.
+#[test]
+fn time_stamps_that_are_never_looked_at() {
+    let dir = after_case("time_stamps_unseen");
+    assert_eq!(counted(&dir, Reason::Option), 0, "{}", dir.summary());
 }
 
 /// The tests of this binary, but for comments: who writes about a reason does not bring it about.

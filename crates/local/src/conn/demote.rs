@@ -141,7 +141,7 @@ impl Conn {
         let loc = Loc::parse(mine.loc.load(Ordering::Relaxed));
         let next = Loc::parse(mine.next_loc.load(Ordering::Relaxed));
         let next_at = mine.next_at.load(Ordering::Relaxed);
-        let most = loc.map_or(0, Loc::bytes) + next.map_or(0, Loc::bytes);
+        let most = Self::rings(mine);
         let (loc, from, left) = match loc {
             Some(loc) => match ring::used(from, tail, most) {
                 Ok(left) => (loc, from, left),
@@ -196,12 +196,13 @@ impl Conn {
 
     /// Does the peer's part of a demotion for it: its process does not call us, perhaps because it
     /// sleeps in something else. Needs the kernel's permission to borrow its socket, as a debugger
-    /// would (the same user, and no policy against it).
+    /// would (the same user, and no policy against it). Who waits for it is the one who would have to read: so it is not
+    /// begun where its socket does not surely take all (answers `false`), unless the connection ends otherwise (`must`).
     /// An error: not all of it went, and the stream has a hole.
-    fn replay_for_peer(&self, w: &World, mine: &Half) -> Result<(), Hole> {
-        let Some(index) = mine.peer.load(Ordering::Relaxed).checked_sub(1) else { return Ok(()) };
-        let Some(peer) = w.board.map.half(index) else { return Ok(()) };
-        let Some(fd) = Self::socket_of(w, peer) else { return Ok(()) };
+    fn replay_for_peer(&self, w: &World, mine: &Half, must: bool) -> Result<bool, Hole> {
+        let Some(index) = mine.peer.load(Ordering::Relaxed).checked_sub(1) else { return Ok(true) };
+        let Some(peer) = w.board.map.half(index) else { return Ok(true) };
+        let Some(fd) = Self::socket_of(w, peer) else { return Ok(true) };
         let known = self.ends.lock().and_then(|e| *e);
         let name = |peer| call::name(fd, peer).ok().flatten().map(|a| (*a.ip(), a.port()));
         // All that a listener has accepted share its own name.
@@ -209,22 +210,41 @@ impl Conn {
             name(false) == Some((*e.remote.ip(), e.remote.port()))
                 && name(true) == Some((*e.local.ip(), e.local.port()))
         });
-        let mut whole = Ok(());
+        let mut whole = Ok(true);
         if is_it {
             // Never waited for: whoever holds them may be stopped, or have written them himself. What we have borrowed
             // `go_down` does not wait for either. The third: who is in the middle of a read by TCP takes what comes
             // behind our switch for doorbells, so nothing else may come there.
             let locks = [&peer.tx_lock, &peer.bell_lock, &peer.rx_lock];
             Self::borrowing(w, (index, peer), &locks, || {
-                if peer.flags.load(Ordering::Relaxed) & flag::DOWN == 0
-                    && let Some(from) = switch::answer(&peer.flags, &mine.flags, &mine.head)
-                {
-                    whole = self.replay(w, fd, peer, mine, from);
+                if peer.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
+                    return;
+                }
+                if !must && Self::sent_again(mine, peer) > room_in_socket(fd) {
+                    whole = Ok(false);
+                } else if let Some(from) = switch::answer(&peer.flags, &mine.flags, &mine.head) {
+                    whole = self.replay(w, fd, peer, mine, from).map(|()| true);
                 }
             });
         }
         let _ = call::close(fd);
         whole
+    }
+
+    /// Bytes that a peer has to send again if it goes back now, of which we are the reader. What makes no sense counts as
+    /// nothing: that is found by who sends it.
+    fn sent_again(mine: &Half, peer: &Half) -> u64 {
+        let (tail, head) = (peer.sent.load(Ordering::Relaxed), mine.head.load(Ordering::Relaxed));
+        let in_ring = ring::used(head, tail, Self::rings(peer)).unwrap_or(0);
+        let is_taken = mine.again.load(Ordering::Relaxed) != 0;
+        let taken = if is_taken { mine.again_bytes.load(Ordering::Relaxed) } else { 0 };
+        in_ring as u64 + u64::from(taken)
+    }
+
+    /// Bytes of a half's ring, and of the next one, if it has begun that.
+    fn rings(half: &Half) -> usize {
+        let [loc, next] = [&half.loc, &half.next_loc].map(|word| word.load(Ordering::Relaxed));
+        [loc, next].into_iter().filter_map(Loc::parse).map(Loc::bytes).sum()
     }
 
     /// The socket of a half of another process, borrowed: to be closed. `None`: the kernel does not let us, or it is gone.
@@ -510,15 +530,25 @@ impl Conn {
                     deadline = Self::waits_for_others(w, begun);
                     continue;
                 }
-                if !sends {
-                    if let Err(hole) = self.replay_for_peer(w, mine) {
-                        // Nothing goes over a connection that has ended in the kernel, and the program hears of that.
-                        if !call::hung_up(fd) {
-                            self.is_not_whole(w, fd, mine, hole);
+                // Behind what was not read of TCP there may be no room until it is, and it is ours to read. The peer, once it
+                // runs, does not keep us from that.
+                let must = reason.is_for_others();
+                let waits = if sends {
+                    true
+                } else {
+                    match self.replay_for_peer(w, mine, must && call::now_ns() > begun + STOPPED_NS)
+                    {
+                        Ok(done) => must && !done,
+                        Err(hole) => {
+                            // Nothing goes over a connection that has ended in the kernel, and the program hears of that.
+                            if !call::hung_up(fd) {
+                                self.is_not_whole(w, fd, mine, hole);
+                            }
+                            return false;
                         }
-                        return false;
                     }
-                } else if deadline < begun + STOPPED_NS {
+                };
+                if waits && deadline < begun + STOPPED_NS {
                     deadline = call::now_ns() + PATIENCE_NS;
                 }
                 // It had to be let alone, or could not be borrowed from: once more is enough, unless it was stopped.

@@ -26,5 +26,8 @@ pub const NODELAY: u32 = 512;
 pub const SYN_KEPT: u32 = 1024;
 /// The program has asked for what its connections begin with.
 pub const SYN_ASKED: u32 = 2048;
+/// The kernel was asked to tell when bytes came. It does so in control data alone: who never has room for that is served
+/// as anybody.
+pub const STAMPED: u32 = 4096;
 /// All that a stand-in has if the program has set it; accepted sockets have their listener's.
 pub const CARRIED: u32 = RCVTIMEO | SNDTIMEO | LINGER | OOBINLINE | KEEPALIVE | NODELAY;

@@ -1,5 +1,9 @@
 //! `read`, `recv` and their family.
 
+use std::sync::atomic::Ordering;
+
+use local::world::World;
+
 use super::*;
 
 #[unsafe(no_mangle)]
@@ -164,6 +168,8 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_in
         && let Some((w, conn)) = active(fd)
         // SAFETY: libc's contract, handed on.
         && let Some(list) = unsafe { buffers(msg) }
+        // SAFETY: valid, as `buffers` found.
+        && !wants_stamps(w, conn, fd, unsafe { &*msg })
     {
         // SAFETY: libc's contract, handed on.
         let got = answer(unsafe { io::receive(w, conn, fd, list, flags, false) });
@@ -184,6 +190,22 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_in
         unsafe { arrived(msg) };
     }
     got
+}
+
+/// Whether this is to tell when the bytes came, as only the kernel can: then the connection is TCP's from here on. If it
+/// cannot go back, it tells nothing.
+#[inline]
+fn wants_stamps(w: &'static World, conn: &'static Conn, fd: c_int, msg: &msghdr) -> bool {
+    use local::conn::options::STAMPED;
+    let asked = conn.options.load(Ordering::Relaxed) & STAMPED != 0;
+    asked && msg.msg_controllen > 0 && goes_for_stamps(w, conn, fd)
+}
+
+#[cold]
+fn goes_for_stamps(w: &'static World, conn: &'static Conn, fd: c_int) -> bool {
+    conn.options.fetch_and(!local::conn::options::STAMPED, Ordering::Relaxed);
+    conn.stay.store(Reason::Option.code(), Ordering::Relaxed);
+    io::to_tcp(w, conn, fd, Reason::Option) && active(fd).is_none()
 }
 
 /// Descriptors that have just arrived: what we knew of their numbers is stale.

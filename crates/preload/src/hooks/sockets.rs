@@ -285,6 +285,9 @@ pub unsafe extern "C-unwind" fn setsockopt(
             unsafe { value.cast::<c_int>().read_unaligned() != 0 }
         };
         conn.options.fetch_or(carried(level, name), std::sync::atomic::Ordering::Relaxed);
+        if level == libc::SOL_SOCKET && STAMPS.contains(&name) {
+            stamped(conn, on);
+        }
         if level == libc::IPPROTO_TCP
             && len as usize >= size_of::<c_int>()
             && !value.is_null()
@@ -322,8 +325,8 @@ pub unsafe extern "C-unwind" fn setsockopt(
             (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if on && !low => Some(Reason::Option),
             // Less than 0 is off.
             (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if !negative => Some(Reason::Option),
-            // What a receive tells beside the bytes.
-            (libc::SOL_SOCKET, name) if on && STAMPS.contains(&name) => Some(Reason::Option),
+            // Of what was sent as well, in a queue of its own.
+            (libc::SOL_SOCKET, name) if on && SENT_STAMPS.contains(&name) => Some(Reason::Option),
             (libc::IPPROTO_TCP, TCP_INQ) if on => Some(Reason::Option),
             (libc::IPPROTO_TCP, libc::TCP_ULP) => Some(Reason::KernelTls),
             (libc::IPPROTO_TCP, libc::TCP_REPAIR) => Some(Reason::Option),
@@ -368,9 +371,21 @@ fn limit_set(fd: c_int, event: c_int) {
     }
 }
 
-/// `SO_TIMESTAMP`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, and the three again for 64-bit seconds everywhere.
-const STAMPS: [c_int; 6] =
-    [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMPING, 63, 64, 65];
+/// A receive is to tell when the bytes came, if it has room for control data: such a one brings the connection back to
+/// TCP (see `receiving`). iperf asks for that on each connection, and never looks.
+fn stamped(conn: &Conn, on: bool) {
+    use local::conn::options::STAMPED;
+    if on {
+        conn.options.fetch_or(STAMPED, std::sync::atomic::Ordering::Relaxed);
+    } else {
+        conn.options.fetch_and(!STAMPED, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// `SO_TIMESTAMP`, `SO_TIMESTAMPNS`, and the two again for 64-bit seconds everywhere. One turned off is all turned off.
+const STAMPS: [c_int; 4] = [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, 63, 64];
+/// `SO_TIMESTAMPING`, likewise.
+const SENT_STAMPS: [c_int; 2] = [libc::SO_TIMESTAMPING, 65];
 /// The bytes that a receive leaves, as control data.
 const TCP_INQ: c_int = 36;
 
