@@ -760,6 +760,13 @@ pub(crate) fn ends(w: &'static World, conn: &'static Conn) {
 
 // ----- sending -----------------------------------------------------------------------------------
 
+/// A send is to be made without a copy, and to be told of when that has been read: only the kernel does both.
+#[cold]
+fn without_copies(w: &'static World, conn: &'static Conn, fd: c_int) {
+    conn.stay.store(Reason::ZeroCopy.code(), Ordering::Relaxed);
+    let _ = to_tcp(w, conn, fd, Reason::ZeroCopy);
+}
+
 /// Sends what is in `iov`. `control`: a message header whose control data only the kernel can read.
 ///
 /// # Safety
@@ -774,6 +781,11 @@ pub(crate) unsafe fn transmit(
     control: Option<*const msghdr>,
 ) -> Outcome {
     left::tidy();
+    if flags & libc::MSG_ZEROCOPY != 0
+        && conn.options.load(Ordering::Relaxed) & options::ZEROCOPY != 0
+    {
+        without_copies(w, conn, fd);
+    }
     if flags & libc::MSG_OOB != 0 || control.is_some() || flags & libc::MSG_FASTOPEN != 0 {
         let reason = if flags & libc::MSG_OOB != 0 { Reason::Urgent } else { Reason::Option };
         keep_tcp(w, conn, fd, reason);

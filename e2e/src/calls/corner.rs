@@ -49,6 +49,29 @@ pub fn control_of(fd: c_int, len: usize, flags: c_int) -> (Bytes, Vec<(c_int, c_
     (filled(buffer, got), kinds)
 }
 
+/// `recvmsg` with so much room for control data: the bytes, the flags, the room that was used, and its first bytes, up to 24.
+pub fn control_within(
+    fd: c_int,
+    len: usize,
+    flags: c_int,
+    room: usize,
+) -> (Bytes, c_int, usize, Vec<u8>) {
+    let mut buffer = vec![0u8; len];
+    let mut iov = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len };
+    let mut control = [0u64; 8];
+    let mut msg = zero!(libc::msghdr);
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    if room > 0 {
+        msg.msg_control = control.as_mut_ptr().cast();
+    }
+    msg.msg_controllen = room.min(size_of_val(&control));
+    let got = call!(libc::recvmsg, fd, &raw mut msg, flags);
+    let used = msg.msg_controllen.min(24);
+    let bytes: Vec<u8> = control.iter().flat_map(|word| word.to_ne_bytes()).take(used).collect();
+    (filled(buffer, got), msg.msg_flags, msg.msg_controllen, bytes)
+}
+
 /// `select` for bytes with a set of `n` bits, of which those of `fds` are on, for at most this time. What
 /// lies behind the set in memory is all ones up to `beyond` bits. How many are ready, and which.
 pub fn select_of_many(

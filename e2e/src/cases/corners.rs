@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use libc::{EPOLL_CTL_ADD, EPOLLIN, O_ASYNC, POLLIN, SOL_SOCKET};
 
-use crate::calls::corner::{control_of, recvmmsg_until, select_of_many, table_size};
+use crate::calls::corner::{
+    control_of, control_within, recvmmsg_until, select_of_many, table_size,
+};
 use crate::calls::{self, Bytes, Ret};
 use crate::say;
 use crate::stage::{Conn, SETTLE, Stage, timed};
@@ -193,6 +195,38 @@ pub fn time_stamps_new(s: &mut Stage) {
 /// `TCP_INQ`: how much is left, as control data.
 pub fn left_in_queue(s: &mut Stage) {
     control_data(s, libc::IPPROTO_TCP, 36);
+}
+
+/// `TCP_INQ` with all kinds of room, in the middle, at the last byte and at the end.
+pub fn left_in_queue_counted(s: &mut Stage) {
+    let set = |fd| {
+        let set = |on| calls::setsockopt(fd, libc::IPPROTO_TCP, 36, on);
+        say!("set", set(2), set(1), calls::getsockopt(fd, libc::IPPROTO_TCP, 36));
+    };
+    each_way(s, set, |s, c| {
+        let some = |s: &mut Stage, room, flags| {
+            s.b_send(c, "abcdefgh");
+            settle();
+            for _ in 0..2 {
+                let (bytes, flags, used, control) = control_within(c.a, 3, flags, room);
+                say!("some", bytes, flags, used, control);
+            }
+            let (bytes, flags, used, control) = control_within(c.a, 20, 0, room);
+            say!("rest", bytes, flags, used, control);
+        };
+        for room in [64, 24, 23, 20, 17, 16, 15, 1, 0] {
+            some(s, room, 0);
+        }
+        some(s, 64, libc::MSG_PEEK);
+        let nothing = control_within(c.a, 3, libc::MSG_DONTWAIT, 64);
+        say!("nothing", nothing.0, nothing.1, nothing.2);
+        say!("ends", s.b_send(c, "abc"), s.b_shutdown(c, libc::SHUT_WR));
+        settle();
+        for _ in 0..3 {
+            let (bytes, flags, used, control) = control_within(c.a, 2, 0, 24);
+            say!("the end", bytes, flags, used, control);
+        }
+    });
 }
 
 /// The time limit of `recvmmsg`: refused if it is none, looked at after each message, and written back.

@@ -50,7 +50,7 @@ macro_rules! oracle_cases {
                 messages many_messages many_messages_block preadv2_pwritev2 nowait_read sendfile sendfile_stops_midway
                 sendfile_limits splice_in splice_in_much splice_out tee_and_others_refuse bad_pointers full_and_drained room_behind_an_end
                 large_both_ways large_one_way_blocking errno_is_left_alone syscall_function more_flag
-                zero_copy_sending kernel_tls_refused_or_not
+                zero_copy_sending zero_copy_unasked kernel_tls_refused_or_not
             }
             uring {
                 io_uring_is_refused io_uring_by_library io_uring_by_other_names io_uring_for_files
@@ -105,6 +105,7 @@ macro_rules! oracle_cases {
             corners {
                 signals_for_bytes signals_of_a_listener low_water_mark_at_any_time peek_offset peek_offset_off
                 time_stamps time_stamps_unseen time_stamps_fine time_stamps_new left_in_queue
+                left_in_queue_counted
                 many_messages_with_a_limit
                 epoll_nested_deep select_of_high_numbers select_with_the_limit_as_number
             }

@@ -736,6 +736,25 @@ pub fn zero_copy_sending(s: &mut Stage) {
     say!("back", s.b_send(c, "hello"), calls::recv(c.a, 9, 0));
 }
 
+/// `SO_ZEROCOPY`, and no send that asks for it: gRPC sets it on its listener.
+pub fn zero_copy_unasked(s: &mut Stage) {
+    let (listener, port) = s.listener(16);
+    say!("option", calls::setsockopt(listener, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1));
+    let b = Stage::number(&s.b(&format!("connect {port}")));
+    let c = Conn { a: calls::accept(listener, 0).expect("a connection"), b };
+    say!("it", calls::getsockopt(c.a, libc::SOL_SOCKET, libc::SO_ZEROCOPY));
+    for _ in 0..6 {
+        say!("sent", calls::send(c.a, b"there", 0), s.b_recv(c, 9));
+        say!("received", s.b_send(c, "back"), calls::recv(c.a, 9, 0));
+    }
+    say!("asked", calls::send(c.a, b"zero copies", libc::MSG_ZEROCOPY), s.b_recv(c, 99));
+    std::thread::sleep(Duration::from_millis(250));
+    say!("poll", s.mask(c.a));
+    let (got, extra) = calls::recvmsg(c.a, &[9], libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT);
+    say!("completion", got, extra);
+    say!("back", s.b_send(c, "hello"), calls::recv(c.a, 9, 0));
+}
+
 /// Kernel TLS: whatever the kernel says, bytes still flow; where it has it, as records that it has sealed.
 pub fn kernel_tls_refused_or_not(s: &mut Stage) {
     let c = s.pair();

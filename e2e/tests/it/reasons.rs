@@ -84,6 +84,13 @@ each_action! {
     time_stamps: "time_stamps" Option;
 }
 
+/// Who may send without copies, and does not until the end, is in memory until then.
+#[test]
+fn zero_copies_that_are_not_asked_for() {
+    let dir = after_case("zero_copy_unasked");
+    assert_counted(&dir, Reason::ZeroCopy, "the one send that asks for it");
+}
+
 /// Who asks for time stamps and has no room for them loses nothing by it.
 #[test]
 fn time_stamps_that_are_never_looked_at() {

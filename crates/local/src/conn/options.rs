@@ -29,5 +29,12 @@ pub const SYN_ASKED: u32 = 2048;
 /// The kernel was asked to tell when bytes came. It does so in control data alone: who never has room for that is served
 /// as anybody.
 pub const STAMPED: u32 = 4096;
+/// `TCP_INQ` is on: a receive with room for control data tells how much is left.
+pub const INQ: u32 = 8192;
+/// The number of that option, and of what it tells, both of `IPPROTO_TCP` (linux/tcp.h).
+pub const TCP_INQ: i32 = 36;
+/// `SO_ZEROCOPY` is on: a send that asks for it (`MSG_ZEROCOPY`) is the kernel's.
+pub const ZEROCOPY: u32 = 16384;
 /// All that a stand-in has if the program has set it; accepted sockets have their listener's.
-pub const CARRIED: u32 = RCVTIMEO | SNDTIMEO | LINGER | OOBINLINE | KEEPALIVE | NODELAY;
+pub const CARRIED: u32 =
+    RCVTIMEO | SNDTIMEO | LINGER | OOBINLINE | KEEPALIVE | NODELAY | INQ | ZEROCOPY;

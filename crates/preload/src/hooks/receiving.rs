@@ -176,9 +176,14 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_in
         // SAFETY: valid, as `buffers` found.
         let m = unsafe { &mut *msg };
         if got >= 0 {
+            let room = m.msg_controllen;
             m.msg_namelen = 0;
             m.msg_controllen = 0;
             m.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+            if conn.options.load(Ordering::Relaxed) & local::conn::options::INQ != 0 {
+                // SAFETY: the caller's promise: there is so much room.
+                unsafe { put_left(w, conn, fd, m, room) };
+            }
         }
         return got;
     }
@@ -190,6 +195,55 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_in
         unsafe { arrived(msg) };
     }
     got
+}
+
+/// Tells how many bytes a receive has left, as the kernel does for who has set `TCP_INQ`: one more once the peer has
+/// ended, so that the end is looked for.
+///
+/// # Safety
+///
+/// There must be so much room for control data.
+#[cold]
+unsafe fn put_left(w: &'static World, conn: &'static Conn, fd: c_int, m: &mut msghdr, room: usize) {
+    const FIONREAD: u64 = 0x541b;
+    let in_socket = || call::ioctl_int(fd, FIONREAD).map_or(0, |n| usize::try_from(n).unwrap_or(0));
+    let left = conn.unread(w, fd).unwrap_or_else(in_socket);
+    // The end has a number of its own there, behind the last byte.
+    let left = left.saturating_add(usize::from(has_ended(w, conn, fd)));
+    let left = c_int::try_from(left).unwrap_or(c_int::MAX);
+    // SAFETY: pure arithmetic.
+    let (len, space) = unsafe { (libc::CMSG_LEN(4), libc::CMSG_SPACE(4)) };
+    let head = size_of::<libc::cmsghdr>();
+    if m.msg_control.is_null() || room < head {
+        m.msg_flags |= libc::MSG_CTRUNC;
+        return;
+    }
+    let mut len = len as usize;
+    if room < len {
+        m.msg_flags |= libc::MSG_CTRUNC;
+        len = room;
+    }
+    // SAFETY: all zeros are one.
+    let mut cmsg: libc::cmsghdr = unsafe { std::mem::zeroed() };
+    (cmsg.cmsg_level, cmsg.cmsg_type) = (libc::IPPROTO_TCP, local::conn::options::TCP_INQ);
+    cmsg.cmsg_len = len;
+    let data = left.to_ne_bytes();
+    // SAFETY: the caller's promise; `len` is no more than the room, nor than both together.
+    unsafe {
+        m.msg_control.cast::<libc::cmsghdr>().write_unaligned(cmsg);
+        let to = m.msg_control.cast::<u8>().add(head);
+        std::ptr::copy_nonoverlapping(data.as_ptr(), to, len - head);
+    }
+    m.msg_controllen = (space as usize).min(room);
+}
+
+/// Whether the peer will send nothing more.
+fn has_ended(w: &World, conn: &Conn, fd: c_int) -> bool {
+    if let Some((mine, peer)) = conn.halves(w) {
+        return ready::mask(conn, mine, peer) & libc::EPOLLRDHUP.cast_unsigned() != 0;
+    }
+    let mut fds = [pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
+    call::poll(&mut fds, 0).is_ok_and(|n| n > 0)
 }
 
 /// Whether this is to tell when the bytes came, as only the kernel can: then the connection is TCP's from here on. If it

@@ -1,5 +1,7 @@
 //! Sockets and their options: `socket`, `connect`, `accept`, `shutdown`, `getsockopt`, `ioctl`, `fcntl`.
 
+use local::conn::options;
+
 use super::*;
 
 #[unsafe(no_mangle)]
@@ -295,6 +297,13 @@ pub unsafe extern "C-unwind" fn setsockopt(
         {
             return 0;
         }
+        if (level, name) == (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)
+            && on
+            && conn.phase() == Phase::Listener
+            && remote::undefers(w)
+        {
+            return 0;
+        }
         if (level, name) == (libc::IPPROTO_TCP, libc::TCP_SAVE_SYN) {
             conn.asks_for_syns();
         }
@@ -317,7 +326,6 @@ pub unsafe extern "C-unwind" fn setsockopt(
             (unsafe { value.cast::<c_int>().read_unaligned() }) < 0
         };
         let reason = match (level, name) {
-            (libc::SOL_SOCKET, libc::SO_ZEROCOPY) if on => Some(Reason::ZeroCopy),
             // A filter sees segments, and may drop or cut them.
             (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF) => {
                 Some(Reason::Option)
@@ -327,7 +335,6 @@ pub unsafe extern "C-unwind" fn setsockopt(
             (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if !negative => Some(Reason::Option),
             // Of what was sent as well, in a queue of its own.
             (libc::SOL_SOCKET, name) if on && SENT_STAMPS.contains(&name) => Some(Reason::Option),
-            (libc::IPPROTO_TCP, TCP_INQ) if on => Some(Reason::Option),
             (libc::IPPROTO_TCP, libc::TCP_ULP) => Some(Reason::KernelTls),
             (libc::IPPROTO_TCP, libc::TCP_REPAIR) => Some(Reason::Option),
             _ => None,
@@ -348,6 +355,15 @@ pub unsafe extern "C-unwind" fn setsockopt(
     let done = unsafe { real::setsockopt(fd, level, name, value, len) };
     if done == 0 {
         match (level, name) {
+            (libc::IPPROTO_TCP, options::TCP_INQ) => {
+                // SAFETY: libc has read it.
+                switched(fd, options::INQ, unsafe { value.cast::<c_int>().read_unaligned() } != 0);
+            }
+            (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => {
+                // SAFETY: libc has read it.
+                let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
+                switched(fd, options::ZEROCOPY, on);
+            }
             (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => limit_set(fd, libc::EPOLLIN),
             (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE)
             | (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => limit_set(fd, libc::EPOLLOUT),
@@ -386,8 +402,17 @@ fn stamped(conn: &Conn, on: bool) {
 const STAMPS: [c_int; 4] = [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, 63, 64];
 /// `SO_TIMESTAMPING`, likewise.
 const SENT_STAMPS: [c_int; 2] = [libc::SO_TIMESTAMPING, 65];
-/// The bytes that a receive leaves, as control data.
-const TCP_INQ: c_int = 36;
+/// An option was set that matters only to calls which ask for what it allows: to receives that have room for control data
+/// (`TCP_INQ`, see `receiving`), or to sends with `MSG_ZEROCOPY`. gRPC sets both, on each connection or listener.
+fn switched(fd: c_int, bit: u32, on: bool) {
+    if let Some(conn) = fds::conn(fd) {
+        if on {
+            conn.options.fetch_or(bit, std::sync::atomic::Ordering::Relaxed);
+        } else {
+            conn.options.fetch_and(!bit, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}
 
 const SIOCATMARK: c_ulong = 0x8905;
 
