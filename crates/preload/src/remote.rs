@@ -176,6 +176,12 @@ pub(crate) fn connecting(fd: c_int, storage: &sockaddr_storage) {
     }
 }
 
+/// Whether a listener is not to wait for the first bytes of a connection (`TCP_DEFER_ACCEPT`), which Apache and H2O ask for:
+/// where engines find out by themselves which connections they share, a client says nothing before they have.
+pub(crate) fn undefers(w: &World) -> bool {
+    w.limits.enabled && w.board.engine_meets()
+}
+
 /// Whether something was asked for that a stand-in, which comes later, would not have.
 fn stays_for_options(conn: &Conn) -> bool {
     let stamped = conn.options.load(Ordering::Relaxed) & local::conn::options::STAMPED != 0;
@@ -192,6 +198,11 @@ pub(crate) fn listening(fd: c_int) {
         && w.limits.allows(name.port(), [*name.ip(); 2], &w.program, End::Server)
     {
         opt_in(conn, fd);
+        const DEFER: c_int = libc::TCP_DEFER_ACCEPT;
+        if undefers(w) && call::getsockopt::<i32>(fd, libc::IPPROTO_TCP, DEFER).is_ok_and(|s| s > 0)
+        {
+            let _ = call::setsockopt(fd, libc::IPPROTO_TCP, DEFER, 0i32);
+        }
     }
 }
 
@@ -425,6 +436,8 @@ fn inherit_options(conn: &Conn, from: c_int, to: c_int) {
         (option::OOBINLINE, SOL_SOCKET, libc::SO_OOBINLINE),
         (option::KEEPALIVE, SOL_SOCKET, libc::SO_KEEPALIVE),
         (option::NODELAY, libc::IPPROTO_TCP, libc::TCP_NODELAY),
+        (option::INQ, libc::IPPROTO_TCP, option::TCP_INQ),
+        (option::ZEROCOPY, SOL_SOCKET, libc::SO_ZEROCOPY),
     ] {
         if set & bit != 0
             && let Ok(value @ 1..) = call::getsockopt::<i32>(from, level, name)

@@ -136,7 +136,10 @@ impl Pair {
         command.arg("engine").args(["--address", &addresses.join(","), "--eid", EID]);
         if self.kind.meets {
             let networks = "198.18.77.0/24,2001:2:0:4d::/64";
-            command.args(["--cgroup", "none", "--peers", networks]);
+            command.args(["--cgroup", "none"]);
+            if !settings.contains(&"--peers") {
+                command.args(["--peers", networks]);
+            }
         } else {
             command.arg("--cgroup").arg(host.group().unwrap());
         }

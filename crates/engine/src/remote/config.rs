@@ -134,8 +134,9 @@ pub const SETTINGS: &[Setting] = &[
         name: "peers",
         value: "NETWORK[,NETWORK]...",
         help: "hosts whose engines are asked, at TCP port 4791, which connections they share with this one, so \
-               that guests of both speak SMC-R although no TCP option says so: addresses, or networks as in \
-               192.0.2.0/24; both hosts must name each other [none: only peers that send the option]",
+               that guests of both speak SMC-R although no TCP option says so: addresses, which are looked for from \
+               the beginning, or networks as in 192.0.2.0/24, of which the first connection to a host stays on \
+               TCP; both hosts must name each other [none: only peers that send the option]",
         live: false,
     },
     Setting {

@@ -6,10 +6,14 @@
 //! say of each connection whether both ends have it ([`register`]). Nothing of that is said on the connection
 //! itself, so a program without Shunt at one end sees a TCP connection like any other.
 //!
+//! A host that is named by its address is looked for from the beginning ([`seek`]), one of a network when a guest first wants
+//! to get there.
+//!
 //! One thread does it, and sleeps while nothing is said. What the other engine says is bounded, and is about
 //! connections between the two addresses of the link only.
 
 mod register;
+mod seek;
 mod word;
 
 use std::collections::{HashMap, HashSet};
@@ -30,6 +34,7 @@ use super::peers::Network;
 use super::slab::Id;
 use super::vector::Order;
 use register::{Addresses, Deed, LinkId, Register};
+use seek::Seek;
 use word::{GREETING, Word};
 
 pub use register::Ends;
@@ -175,6 +180,7 @@ struct Here {
     /// When a host was last connected to.
     tried: HashMap<Addresses, u64>,
     connecting: usize,
+    seek: Seek,
     /// Nothing is accepted until then.
     paused: Option<u64>,
     known: Arc<Mutex<HashSet<Addresses>>>,
@@ -198,9 +204,11 @@ impl Here {
             listener.set_nonblocking(true)?;
             poller.add(listener, Interest::READ, LISTENER).map_err(io::Error::other)?;
         }
+        let seek = Seek::new(&parts.networks);
         Ok(Self {
             parts,
             poller,
+            seek,
             listeners,
             register: Register::default(),
             links: HashMap::new(),
@@ -236,7 +244,7 @@ impl Here {
     /// When the next deadline is.
     fn next_due(&self) -> Option<u64> {
         let late = self.links.values().filter(|link| !link.greeted).map(Link::due);
-        late.chain(self.paused).min()
+        late.chain(self.paused).chain(self.seek.due()).min()
     }
 
     /// Time has passed.
@@ -250,6 +258,23 @@ impl Here {
         if self.paused.take_if(|until| *until <= now).is_some() {
             self.listen(Interest::READ);
         }
+        let links = &self.links;
+        let is_known = |host| links.values().any(|link| link.addresses.1 == host);
+        for host in self.seek.turn(now, is_known) {
+            if let Some(local) = self.source(host) {
+                self.look_for((local, host), now);
+            }
+        }
+    }
+
+    /// From where we get to a host that is not this one: what we listen at, where that is said.
+    fn source(&self, host: IpAddr) -> Option<IpAddr> {
+        let local = seek::source(host)?;
+        let ours = &self.parts.addresses;
+        if ours.is_empty() || ours.contains(&local) {
+            return Some(local);
+        }
+        ours.iter().find(|address| address.is_ipv4() == host.is_ipv4()).copied()
     }
 
     /// Does what was asked for. Whether that was to end.
@@ -447,6 +472,7 @@ impl Here {
 
     fn close(&mut self, id: LinkId) {
         let Some(link) = self.links.remove(&id) else { return };
+        self.seek.lost(call::now_ns());
         let deeds = if link.greeted { self.register.lost(id) } else { Vec::new() };
         let known: HashSet<Addresses> = self.register.addresses().collect();
         *held(&self.known) = known;

@@ -42,6 +42,13 @@ impl fmt::Display for Network {
 }
 
 impl Network {
+    /// The host, if it is one.
+    #[must_use]
+    pub fn only(&self) -> Option<IpAddr> {
+        let most = if self.first.is_ipv4() { 32 } else { 128 };
+        (self.bits == most).then_some(self.first)
+    }
+
     /// Whether a host belongs to it. IPv4 and IPv6 are not mixed, but for IPv4 that is mapped into IPv6.
     #[must_use]
     pub fn has(&self, ip: IpAddr) -> bool {

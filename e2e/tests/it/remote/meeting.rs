@@ -50,6 +50,47 @@ fn engines_meet_and_all_goes_by_smc() {
     assert!(met.contains(&pair.address()), "{met}");
 }
 
+/// Engines that name each other by their addresses are no strangers even to the first connection, nor when one has been
+/// started again.
+#[test]
+fn engines_that_are_named_know_each_other_before() {
+    let (Some(python), Some(mut pair)) = (python(), pair()) else { return };
+    let addresses = [Side::Server, Side::Client].map(|side| pair.address_of(side));
+    let named = |pair: &mut Pair, side: Side| {
+        let at = side as usize;
+        pair.engines[at].signal(libc::SIGTERM);
+        pair.engines[at].wait(LIMIT).unwrap();
+        let words = ["--spare-short", "off", "--peers", &addresses.join(",")];
+        pair.engines[at] = pair.engine(side, &words);
+    };
+    let know = |pair: &Pair| {
+        eventually("they know each other", || {
+            [Side::Server, Side::Client].iter().zip(addresses.iter().rev()).all(|(side, other)| {
+                pair.status(*side)["met"].as_array().is_some_and(|met| {
+                    // And nobody meets himself.
+                    met.len() == 1 && met[0].as_str() == Some(other.as_str())
+                })
+            })
+        });
+    };
+    [Side::Server, Side::Client].into_iter().for_each(|side| named(&mut pair, side));
+    know(&pair);
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    let got = talk.client(&pair, &python, &["echo", "1,1000"], true);
+    assert!(got.ok(), "{got:?}\n{}", pair.board(Side::Client).summary());
+    assert_eq!(pair.carried(Side::Client), 1, "{:#}", pair.status(Side::Client));
+    // A server whose kernel would show it no connection before there is a byte, and none comes before that is decided.
+    let late = Talk::serve(&pair, &python, "echo-deferred", true);
+    let got = late.client(&pair, &python, &["echo", "1,1000"], true);
+    assert!(got.ok(), "{got:?}\n{}", pair.board(Side::Client).summary());
+    assert_eq!(pair.carried(Side::Client), 2, "{:#}", pair.status(Side::Client));
+    named(&mut pair, Side::Client);
+    know(&pair);
+    let got = talk.client(&pair, &python, &["echo", "1,1000"], true);
+    assert!(got.ok(), "{got:?}\n{}", pair.board(Side::Client).summary());
+    assert_eq!(pair.carried(Side::Client), 1, "{:#}", pair.status(Side::Client));
+}
+
 #[test]
 fn a_server_that_speaks_first() {
     let (Some(python), Some(pair)) = (python(), pair()) else { return };

@@ -108,8 +108,14 @@ def family(address):
 def serve(address, port, mode):
     listener = socket.socket(family(address))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # As Apache and H2O have it: nobody is accepted before there is something to read.
+    mode, *late = mode.split("-")
+    if late == ["deferred"]:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 30)
     listener.bind((address, port))
     listener.listen(1024)
+    if late == ["deferred"]:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 30)
     print(listener.getsockname()[1], flush=True)
     action = globals()[mode]
 

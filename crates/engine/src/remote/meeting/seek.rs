@@ -1,0 +1,128 @@
+//! When to look for engines of hosts that are named by their addresses, so that even the first connection to one finds it
+//! known. Hosts of a network are too many for that: they are looked for when a guest wants to get there.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use super::super::peers::Network;
+use super::PORT;
+
+/// From one time to the next while somebody is not there: twice as long each time, up to the second.
+pub(super) const SOON_NS: u64 = 1_000_000_000;
+const LATE_NS: u64 = 30_000_000_000;
+/// Hosts that are looked for at one time.
+const AT_ONCE: usize = 8;
+
+/// The hosts, and when their next turn is.
+#[derive(Debug)]
+pub(super) struct Seek {
+    hosts: Vec<IpAddr>,
+    /// Whose turn is next.
+    next: usize,
+    at: u64,
+    gap: u64,
+}
+
+impl Seek {
+    pub(super) fn new(networks: &[Network]) -> Self {
+        let hosts = networks.iter().filter_map(Network::only).collect();
+        Self { hosts, next: 0, at: 0, gap: SOON_NS }
+    }
+
+    /// When [`Self::turn`] is to be called.
+    pub(super) fn due(&self) -> Option<u64> {
+        (!self.hosts.is_empty()).then_some(self.at)
+    }
+
+    /// Hosts to look for now, of those that are not known.
+    pub(super) fn turn(&mut self, now: u64, is_known: impl Fn(IpAddr) -> bool) -> Vec<IpAddr> {
+        if self.due().is_none_or(|at| now < at) {
+            return Vec::new();
+        }
+        (self.at, self.gap) = (now.saturating_add(self.gap), (self.gap * 2).min(LATE_NS));
+        let all = self.hosts.iter().cycle().skip(self.next).take(self.hosts.len()).copied();
+        let absent: Vec<IpAddr> = all.filter(|host| !is_known(*host)).take(AT_ONCE).collect();
+        if let Some(last) = absent.last() {
+            let at = self.hosts.iter().position(|host| host == last);
+            self.next = at.map_or(0, |at| (at + 1) % self.hosts.len());
+        }
+        absent
+    }
+
+    /// One is not known any more: it may be back soon.
+    pub(super) fn lost(&mut self, now: u64) {
+        (self.at, self.gap) = (now.saturating_add(SOON_NS), SOON_NS);
+    }
+}
+
+/// The address from which this host reaches another one; `None`: it does not, or it is this one.
+pub(super) fn source(remote: IpAddr) -> Option<IpAddr> {
+    let any = match remote {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    // Nothing is sent.
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
+    socket.connect(SocketAddr::new(remote, PORT)).ok()?;
+    let local = socket.local_addr().ok()?.ip();
+    (local != remote).then_some(local)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seek(networks: &str) -> Seek {
+        let networks: Vec<Network> =
+            networks.split(' ').map(|text| text.parse().unwrap()).collect();
+        Seek::new(&networks)
+    }
+
+    fn host(number: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, number])
+    }
+
+    #[test]
+    fn hosts_of_a_network_are_not_looked_for() {
+        let mut none = seek("192.0.2.0/24 2001:db8::/32");
+        assert_eq!((none.due(), none.turn(5, |_| false)), (None, vec![]));
+        let mut two = seek("192.0.2.1 192.0.2.0/24 2001:db8::1/128");
+        assert_eq!(two.turn(5, |_| false), [host(1), "2001:db8::1".parse().unwrap()]);
+    }
+
+    #[test]
+    fn who_is_not_there_is_looked_for_more_and_more_rarely() {
+        let mut one = seek("192.0.2.1");
+        let mut now = 0;
+        let mut gaps = Vec::new();
+        for _ in 0..8 {
+            assert_eq!(one.turn(now, |_| false), [host(1)]);
+            assert!(one.turn(now, |_| false).is_empty(), "its turn has been");
+            let next = one.due().unwrap();
+            gaps.push((next - now) / SOON_NS);
+            now = next;
+        }
+        assert_eq!(gaps, [1, 2, 4, 8, 16, 30, 30, 30]);
+        one.lost(now);
+        assert_eq!(one.due(), Some(now + SOON_NS));
+    }
+
+    #[test]
+    fn each_has_its_turn_where_many_are_absent() {
+        let words: Vec<String> = (0..20).map(|n| format!("192.0.2.{n}")).collect();
+        let mut many = seek(&words.join(" "));
+        let mut seen = Vec::new();
+        let mut now = 0;
+        for _ in 0..3 {
+            seen.extend(many.turn(now, |host| host == self::host(3)));
+            now = many.due().unwrap();
+        }
+        let rest = (0..20).filter(|n| *n != 3).map(host);
+        assert_eq!(seen[..19], rest.collect::<Vec<_>>());
+        assert_eq!(seen[19..], [0, 1, 2, 4, 5].map(host));
+    }
+
+    #[test]
+    fn this_host_is_not_another_one() {
+        assert_eq!(source(IpAddr::V4(Ipv4Addr::LOCALHOST)), None);
+    }
+}
