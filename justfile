@@ -46,6 +46,10 @@ stepped seconds="600" seed=`date +%s`:
 conformance *args:
     cargo xtask conformance {{args}}
 
+# servers and clients of Debian, plain and under Shunt; `sudo just programs --install`
+programs *args:
+    cargo xtask programs {{args}}
+
 # SMC-R with real Linux kernels in emulated machines; `just interop --install`
 interop *args:
     cargo xtask interop {{args}}

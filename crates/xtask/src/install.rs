@@ -228,7 +228,7 @@ fn packages(needs: &[Need]) -> Vec<&'static str> {
     needs.iter().map(|need| need.package).collect()
 }
 
-fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
     if find("apt-get").is_none() {
         bail!(
             "--install knows apt-get only, and this machine has none; these Debian packages are \

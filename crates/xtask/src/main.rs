@@ -12,6 +12,7 @@ mod interop;
 mod interop_smb;
 mod package;
 mod page;
+mod programs;
 mod smbd;
 mod test;
 mod torture;
@@ -36,6 +37,7 @@ usage: cargo xtask COMMAND [OPTIONS]
                  --quick     leave out what takes long
   interop-smb  `shunt serve` with the SMB client of a real Linux kernel in an emulated machine
   package      packages for Debian and its kin, and an archive for others; `cargo xtask package --help`
+  programs     programs of Debian, plain and under Shunt, each as it is used; `cargo xtask programs --help`
   torture      Samba's tests of SMB2 servers against `shunt serve`; `cargo xtask torture --help`
 ";
 
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         "interop" => interop::main(rest),
         "interop-smb" => interop_smb::main(rest),
         "package" => package::main(rest).map(|()| ExitCode::SUCCESS),
+        "programs" => programs::main(rest).map(|()| ExitCode::SUCCESS),
         "test" => test::main(rest),
         "torture" => torture::main(rest).map(|()| ExitCode::SUCCESS),
         "help" | "--help" | "-h" => {

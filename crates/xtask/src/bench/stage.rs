@@ -396,6 +396,19 @@ impl Running {
     ///
     /// When it ends before, or takes ten seconds.
     pub(crate) fn wait_for_port(&mut self, port: u16) -> anyhow::Result<()> {
+        self.wait_for_port_within(port, Duration::from_secs(10))
+    }
+
+    /// Waits until it listens on `port`, but not longer than `patience`.
+    ///
+    /// # Errors
+    ///
+    /// When it ends before, or takes longer.
+    pub(crate) fn wait_for_port_within(
+        &mut self,
+        port: u16,
+        patience: Duration,
+    ) -> anyhow::Result<()> {
         let begin = Instant::now();
         while !is_listening(self.child.id(), port) {
             if let Some(status) = self.child.try_wait()? {
@@ -405,7 +418,7 @@ impl Running {
                     self.last_words()
                 );
             }
-            if begin.elapsed() > Duration::from_secs(10) {
+            if begin.elapsed() > patience {
                 bail!("`{}` does not listen on port {port}: {}", self.name, self.last_words());
             }
             sleep(GLANCE);
