@@ -763,8 +763,13 @@ pub(crate) fn ends(w: &'static World, conn: &'static Conn) {
 /// A send is to be made without a copy, and to be told of when that has been read: only the kernel does both.
 #[cold]
 fn without_copies(w: &'static World, conn: &'static Conn, fd: c_int) {
+    // Once: from here on the kernel has all that is sent.
+    conn.options.fetch_and(!options::ZEROCOPY, Ordering::Relaxed);
     conn.stay.store(Reason::ZeroCopy.code(), Ordering::Relaxed);
-    let _ = to_tcp(w, conn, fd, Reason::ZeroCopy);
+    if !to_tcp(w, conn, fd, Reason::ZeroCopy) {
+        conn.send_by_tcp(w, fd, Reason::ZeroCopy);
+        ready::changed(w, conn);
+    }
 }
 
 /// Sends what is in `iov`. `control`: a message header whose control data only the kernel can read.

@@ -159,11 +159,24 @@ fn listener(w: &World, fd: c_int) -> Option<&'static Conn> {
     }
     let conn = w.conn()?;
     // What was set before is not known, and whether it promises SMC its connections say.
-    conn.options.fetch_or(local::conn::options::CARRIED, Ordering::Relaxed);
+    use local::conn::options::{CARRIED, INQ, STAMPED, TCP_INQ, ZEROCOPY};
+    conn.options.fetch_or(CARRIED & !(INQ | ZEROCOPY), Ordering::Relaxed);
+    // Of these it counts whether they are on.
+    for (bit, level, name) in [
+        (INQ, libc::IPPROTO_TCP, TCP_INQ),
+        (ZEROCOPY, libc::SOL_SOCKET, libc::SO_ZEROCOPY),
+        (STAMPED, libc::SOL_SOCKET, libc::SO_TIMESTAMP),
+        (STAMPED, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
+    ] {
+        if call::getsockopt::<i32>(fd, level, name).is_ok_and(|on| on != 0) {
+            conn.options.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
     conn.opted.store(remote::INHERITED, Ordering::Relaxed);
     follow(fd, conn, false);
     conn.nonblock.store(0, Ordering::Relaxed);
     listens(w, conn, fd);
+    remote::undefer(w, conn, fd);
     Some(conn)
 }
 

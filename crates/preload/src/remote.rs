@@ -178,8 +178,22 @@ pub(crate) fn connecting(fd: c_int, storage: &sockaddr_storage) {
 
 /// Whether a listener is not to wait for the first bytes of a connection (`TCP_DEFER_ACCEPT`), which Apache and H2O ask for:
 /// where engines find out by themselves which connections they share, a client says nothing before they have.
-pub(crate) fn undefers(w: &World) -> bool {
-    w.limits.enabled && w.board.engine_meets()
+pub(crate) fn undefers(w: &World, conn: &Conn, fd: c_int) -> bool {
+    w.limits.enabled
+        && w.board.engine_meets()
+        && !stays_for_options(conn)
+        && call::name(fd, false).ok().flatten().is_some_and(|name| {
+            w.limits.allows(name.port(), [*name.ip(); 2], &w.program, End::Server)
+        })
+}
+
+/// Has a listener show connections as they come, if it is to.
+pub(crate) fn undefer(w: &World, conn: &Conn, fd: c_int) {
+    const DEFER: c_int = libc::TCP_DEFER_ACCEPT;
+    let waits = || call::getsockopt::<i32>(fd, libc::IPPROTO_TCP, DEFER).is_ok_and(|s| s > 0);
+    if undefers(w, conn, fd) && waits() {
+        let _ = call::setsockopt(fd, libc::IPPROTO_TCP, DEFER, 0i32);
+    }
 }
 
 /// Whether something was asked for that a stand-in, which comes later, would not have.
@@ -198,11 +212,7 @@ pub(crate) fn listening(fd: c_int) {
         && w.limits.allows(name.port(), [*name.ip(); 2], &w.program, End::Server)
     {
         opt_in(conn, fd);
-        const DEFER: c_int = libc::TCP_DEFER_ACCEPT;
-        if undefers(w) && call::getsockopt::<i32>(fd, libc::IPPROTO_TCP, DEFER).is_ok_and(|s| s > 0)
-        {
-            let _ = call::setsockopt(fd, libc::IPPROTO_TCP, DEFER, 0i32);
-        }
+        undefer(w, conn, fd);
     }
 }
 
@@ -254,7 +264,8 @@ pub(crate) fn accepted(
     if promised && opted == INHERITED {
         listener.opted.store(ASKED, Ordering::Relaxed);
     }
-    if !promised && !remote.is_some_and(|remote| comes_from_engine(w, fd, remote)) {
+    let may = || !stays_for_options(conn) && !stays_for_options(listener);
+    if !promised && !remote.is_some_and(|remote| may() && comes_from_engine(w, fd, remote)) {
         return false;
     }
     conn.ask_later();

@@ -4,7 +4,7 @@
 
 setup() {
     cat >n.conf <<EOF
-options { directory "$D"; listen-on port $P { $A; }; listen-on-v6 { none; }; pid-file none; recursion no; dnssec-validation no; allow-transfer { any; }; session-keyfile none; };
+options { directory "$D/run"; listen-on port $P { $A; }; listen-on-v6 { none; }; pid-file none; recursion no; dnssec-validation no; allow-transfer { any; }; session-keyfile none; };
 controls { };
 zone "x" { type master; file "$D/x.zone"; };
 EOF
@@ -13,7 +13,8 @@ EOF
 @ NS ns.x.
 ns A 192.0.2.1
 '; for i in $(seq 1 3000); do echo "h$i A 10.0.$((i/250)).$((i%250))"; done; } > x.zone
-    chmod 777 .
+    mkdir run
+    chown bind run
 }
 
 server() {

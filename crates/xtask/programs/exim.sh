@@ -9,7 +9,7 @@ setup() {
 daemon_smtp_ports = $P
 local_interfaces = $A
 spool_directory = $D/s
-log_file_path = $D/%slog
+log_file_path = $D/s/%slog
 primary_hostname = x.y
 domainlist local = x.y
 acl_smtp_rcpt = a
@@ -24,11 +24,10 @@ d:
 begin transports
 f:
  driver = appendfile
- file = $D/mbox
+ file = $D/s/mbox
  user = Debian-exim
 EOF
     mkdir s
-    chmod 777 . s
     chown root e.conf
     chown -R Debian-exim s
     sed -i '/trusted_config/d' e.conf
@@ -41,5 +40,5 @@ server() {
 client() {
     seq 1 20000 > body
     for i in 1 2 3; do swaks --silent 1 -s $A:$P -f a@x.y -t b@x.y --body @body && echo sent; done
-    grep -c '^20000$' mbox || true
+    grep -c '^20000$' s/mbox || true
 }

@@ -4,12 +4,12 @@
 
 setup() {
     mkdir db
-    chmod 777 . db
+    chown mysql db
     mariadb-install-db --user=mysql --datadir=$D/db --auth-root-authentication-method=normal >/dev/null 2>&1
 }
 
 server() {
-    exec mariadbd --no-defaults --skip-grant-tables --skip-name-resolve --user=mysql --datadir=$D/db --bind-address=$A --port=$P --socket=$D/s --pid-file=$D/pid
+    exec mariadbd --no-defaults --skip-grant-tables --skip-name-resolve --user=mysql --datadir=$D/db --bind-address=$A --port=$P --socket=$D/db/s --pid-file=$D/db/pid
 }
 
 client() {

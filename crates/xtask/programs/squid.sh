@@ -6,15 +6,16 @@ setup() {
     cat >s.conf <<EOF
 http_port $A:$P
 http_access allow all
-pid_filename $D/pid
-cache_log $D/cache.log
+pid_filename $D/run/pid
+cache_log $D/run/cache.log
 access_log none
 cache_effective_user proxy
 shutdown_lifetime 1 seconds
 EOF
     mkdir www
     seq 1 100000 > www/a.txt
-    chmod 777 .
+    mkdir run
+    chown proxy run
 }
 
 server2() {

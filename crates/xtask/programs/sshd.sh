@@ -12,6 +12,7 @@ AuthorizedKeysFile $D/me.pub
 PidFile none
 StrictModes no
 PermitRootLogin yes
+PasswordAuthentication no
 Subsystem sftp internal-sftp
 UsePAM no
 EOF
@@ -27,7 +28,7 @@ server() {
 
 client() {
     O='-q -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -i me'
-    ssh $O -p $P $A 'echo hi; cat $D/a.txt | sha256sum; exit 3'
+    ssh $O -p $P $A "echo hi; sha256sum <$D/a.txt; exit 3"
     echo $?
     scp $O -P $P a.txt $A:$D/b.txt
     cmp a.txt b.txt && echo same

@@ -18,7 +18,7 @@ no_anon_password=YES
 seccomp_sandbox=NO
 EOF
     mkdir -p ftp/in /var/run/vsftpd/empty
-    chmod 777 ftp/in
+    chown ftp ftp/in
     seq 1 300000 > ftp/a.txt
     chown root:root v.conf
     chmod a+rx . ftp

@@ -134,10 +134,10 @@ if [ ! -e "$policy" ]; then
 fi
 export DEBIAN_FRONTEND=noninteractive
 apt-get update
-apt-get install --yes --no-install-recommends "$@" && exit 0
+apt-get install --yes --no-remove --no-install-recommends "$@" && exit 0
 echo "apt-get could not install all of it; trying one by one" >&2
 for package in "$@"; do
-    apt-get install --yes --no-install-recommends "$package" ||
+    apt-get install --yes --no-remove --no-install-recommends "$package" ||
         echo "could not install $package" >&2
 done
 "#;

@@ -229,6 +229,29 @@ pub fn left_in_queue_counted(s: &mut Stage) {
     });
 }
 
+/// A listener that comes from elsewhere, with `TCP_INQ` and without: what it accepts has what it has.
+pub fn left_in_queue_of_a_listener_that_was_passed(s: &mut Stage) {
+    for on in [0, 1] {
+        let (listener, port) = s.listener(16);
+        say!("set", calls::setsockopt(listener, libc::IPPROTO_TCP, 36, on));
+        let [one, two] = calls::socketpair().expect("a pair");
+        say!("pass", calls::send_fd(one, listener), calls::close(listener));
+        let listener = calls::recv_fd(two).expect("it arrives");
+        let b = Stage::number(&s.b(&format!("connect {port}")));
+        let c = Conn { a: calls::accept(listener, 0).expect("a connection"), b };
+        warm(s, c);
+        for room in [64, 0] {
+            s.b_send(c, "abcdef");
+            settle();
+            let (bytes, flags, used, control) = control_within(c.a, 9, 0, room);
+            say!("room", bytes, flags, used, control);
+        }
+        for fd in [listener, one, two, c.a] {
+            say!("closed", calls::close(fd));
+        }
+    }
+}
+
 /// The time limit of `recvmmsg`: refused if it is none, looked at after each message, and written back.
 pub fn many_messages_with_a_limit(s: &mut Stage) {
     let c = s.pair();

@@ -105,7 +105,7 @@ macro_rules! oracle_cases {
             corners {
                 signals_for_bytes signals_of_a_listener low_water_mark_at_any_time peek_offset peek_offset_off
                 time_stamps time_stamps_unseen time_stamps_fine time_stamps_new left_in_queue
-                left_in_queue_counted
+                left_in_queue_counted left_in_queue_of_a_listener_that_was_passed
                 many_messages_with_a_limit
                 epoll_nested_deep select_of_high_numbers select_with_the_limit_as_number
             }

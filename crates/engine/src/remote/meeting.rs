@@ -262,6 +262,8 @@ impl Here {
         let is_known = |host| links.values().any(|link| link.addresses.1 == host);
         for host in self.seek.turn(now, is_known) {
             if let Some(local) = self.source(host) {
+                // It has a pace of its own.
+                self.tried.remove(&(local, host));
                 self.look_for((local, host), now);
             }
         }
@@ -271,6 +273,9 @@ impl Here {
     fn source(&self, host: IpAddr) -> Option<IpAddr> {
         let local = seek::source(host)?;
         let ours = &self.parts.addresses;
+        if ours.contains(&host) {
+            return None;
+        }
         if ours.is_empty() || ours.contains(&local) {
             return Some(local);
         }
@@ -363,6 +368,9 @@ impl Here {
     fn add(&mut self, stream: TcpStream, ours: bool, now: u64) -> io::Result<()> {
         let ip = |address: SocketAddr| address.ip().to_canonical();
         let addresses = (ip(stream.local_addr()?), ip(stream.peer_addr()?));
+        if addresses.0 == addresses.1 {
+            return Err(ErrorKind::InvalidInput.into());
+        }
         let of_host = self.links.values().filter(|link| link.addresses.1 == addresses.1).count();
         if self.links.len() >= LINKS_MAX || of_host >= LINKS_OF_HOST {
             return Err(ErrorKind::QuotaExceeded.into());
@@ -472,8 +480,12 @@ impl Here {
 
     fn close(&mut self, id: LinkId) {
         let Some(link) = self.links.remove(&id) else { return };
-        self.seek.lost(call::now_ns());
-        let deeds = if link.greeted { self.register.lost(id) } else { Vec::new() };
+        let deeds = if link.greeted {
+            self.seek.lost(link.addresses.1, call::now_ns());
+            self.register.lost(id)
+        } else {
+            Vec::new()
+        };
         let known: HashSet<Addresses> = self.register.addresses().collect();
         *held(&self.known) = known;
         // The register knows of those only that have greeted.

@@ -26,6 +26,8 @@ impl FromStr for Network {
     fn from_str(text: &str) -> Result<Self, BadNetwork> {
         let (ip, bits) = text.split_once('/').map_or((text, None), |(ip, bits)| (ip, Some(bits)));
         let first: IpAddr = ip.trim().parse().map_err(|_| BadNetwork)?;
+        // An address of IPv4 is one, however it is written.
+        let first = if bits.is_none() { first.to_canonical() } else { first };
         let most = if first.is_ipv4() { 32 } else { 128 };
         let bits = match bits {
             Some(bits) => bits.trim().parse().ok().filter(|bits| *bits <= most),

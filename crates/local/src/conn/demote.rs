@@ -196,8 +196,9 @@ impl Conn {
 
     /// Does the peer's part of a demotion for it: its process does not call us, perhaps because it
     /// sleeps in something else. Needs the kernel's permission to borrow its socket, as a debugger
-    /// would (the same user, and no policy against it). Who waits for it is the one who would have to read: so it is not
-    /// begun where its socket does not surely take all (answers `false`), unless the connection ends otherwise (`must`).
+    /// would (the same user, and no policy against it). Who waits for it is the one who would have to read: so behind
+    /// bytes that are to be read first it is not begun where its socket does not surely take all (answers `false`), unless the
+    /// connection ends otherwise (`must`).
     /// An error: not all of it went, and the stream has a hole.
     fn replay_for_peer(&self, w: &World, mine: &Half, must: bool) -> Result<bool, Hole> {
         let Some(index) = mine.peer.load(Ordering::Relaxed).checked_sub(1) else { return Ok(true) };
@@ -220,7 +221,8 @@ impl Conn {
                 if peer.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
                     return;
                 }
-                if !must && Self::sent_again(mine, peer) > room_in_socket(fd) {
+                let behind = Self::before(mine, peer) > 0;
+                if behind && !must && Self::sent_again(mine, peer) > room_in_socket(fd) {
                     whole = Ok(false);
                 } else if let Some(from) = switch::answer(&peer.flags, &mine.flags, &mine.head) {
                     whole = self.replay(w, fd, peer, mine, from).map(|()| true);
@@ -531,14 +533,18 @@ impl Conn {
                     continue;
                 }
                 // Behind what was not read of TCP there may be no room until it is, and it is ours to read. The peer, once it
-                // runs, does not keep us from that.
+                // runs, does not keep us from that; in the end it is tried all the same, where the connection ends if not.
                 let must = reason.is_for_others();
-                let waits = if sends {
-                    true
+                let last = begun + STOPPED_NS;
+                if sends {
+                    if deadline < last {
+                        deadline = call::now_ns() + PATIENCE_NS;
+                    }
                 } else {
-                    match self.replay_for_peer(w, mine, must && call::now_ns() > begun + STOPPED_NS)
-                    {
-                        Ok(done) => must && !done,
+                    match self.replay_for_peer(w, mine, must && call::now_ns() > last) {
+                        Ok(true) => {}
+                        Ok(false) if must => deadline = deadline.max(last + PATIENCE_NS),
+                        Ok(false) => {}
                         Err(hole) => {
                             // Nothing goes over a connection that has ended in the kernel, and the program hears of that.
                             if !call::hung_up(fd) {
@@ -547,9 +553,6 @@ impl Conn {
                             return false;
                         }
                     }
-                };
-                if waits && deadline < begun + STOPPED_NS {
-                    deadline = call::now_ns() + PATIENCE_NS;
                 }
                 // It had to be let alone, or could not be borrowed from: once more is enough, unless it was stopped.
                 proxy = call::now_ns() + if sends { PROXY_NS } else { PATIENCE_NS / 2 };

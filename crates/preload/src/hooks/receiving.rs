@@ -240,10 +240,16 @@ unsafe fn put_left(w: &'static World, conn: &'static Conn, fd: c_int, m: &mut ms
 /// Whether the peer will send nothing more.
 fn has_ended(w: &World, conn: &Conn, fd: c_int) -> bool {
     if let Some((mine, peer)) = conn.halves(w) {
+        use sys::abi::half_flags::{SHUT, SHUT_RD};
+        if mine.flags.load(Ordering::Relaxed) & SHUT_RD != 0 {
+            // Who reads no more has not been told of any end.
+            return peer.flags.load(Ordering::Acquire) & SHUT != 0;
+        }
         return ready::mask(conn, mine, peer) & libc::EPOLLRDHUP.cast_unsigned() != 0;
     }
     let mut fds = [pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
-    call::poll(&mut fds, 0).is_ok_and(|n| n > 0)
+    let _ = call::poll(&mut fds, 0);
+    fds[0].revents & libc::POLLRDHUP != 0
 }
 
 /// Whether this is to tell when the bytes came, as only the kernel can: then the connection is TCP's from here on. If it

@@ -300,7 +300,7 @@ pub unsafe extern "C-unwind" fn setsockopt(
         if (level, name) == (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)
             && on
             && conn.phase() == Phase::Listener
-            && remote::undefers(w)
+            && remote::undefers(w, conn, fd)
         {
             return 0;
         }

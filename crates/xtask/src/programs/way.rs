@@ -96,7 +96,6 @@ pub(super) fn tail(said: &str, errors: &str) -> String {
 /// Where all of it takes place: this host, and two others.
 pub(super) struct Place {
     stage: Stage,
-    hosts: Hosts,
 }
 
 impl Place {
@@ -104,7 +103,13 @@ impl Place {
     ///
     /// When there is no room, or no second network.
     pub(super) fn new(built: &Path) -> anyhow::Result<Self> {
-        Ok(Self { stage: Stage::new(built)?, hosts: Hosts::new().context("two hosts")? })
+        Ok(Self { stage: Stage::new(built)?.on(Hosts::new().context("two hosts")?) })
+    }
+
+    /// The server's, and the client's.
+    fn hosts(&self) -> anyhow::Result<[&Host; 2]> {
+        let hosts = self.stage.hosts().context("two hosts")?;
+        Ok([&hosts.server, &hosts.client])
     }
 
     /// Runs a program once.
@@ -119,7 +124,7 @@ impl Place {
         let mut engines = Vec::new();
         if way == Way::Hosts {
             boards.push(Board::new()?);
-            for (host, board) in [&self.hosts.server, &self.hosts.client].into_iter().zip(&boards) {
+            for (host, board) in self.hosts()?.into_iter().zip(&boards) {
                 engines.push(self.engine(host, board)?);
             }
         }
@@ -158,7 +163,8 @@ impl Place {
         words.push(self.stage.program("shunt").into());
         let options = ["engine", "--cgroup", "none", "--spare-short", "off", "--peers"];
         words.extend(options.map(OsString::from));
-        let networks = format!("{},{}", self.hosts.server.address(), self.hosts.client.address());
+        let [server, client] = self.hosts()?;
+        let networks = format!("{},{}", server.address(), client.address());
         words.extend([networks.into(), "--dir".into(), board.path().into()]);
         let mut engine = Running::start(&words, &self.stage.new_dir()?, &[])?;
         for _ in 0..500 {
@@ -175,7 +181,7 @@ impl Place {
 
     /// Until then connections would stay on TCP.
     fn wait_until_met(&self, boards: &[Board]) -> anyhow::Result<()> {
-        for (host, board) in [&self.hosts.server, &self.hosts.client].into_iter().zip(boards) {
+        for (host, board) in self.hosts()?.into_iter().zip(boards) {
             let met = || -> anyhow::Result<bool> {
                 let status = self.told(Way::Hosts, host, &["engine", "status", "--json"], board)?;
                 Ok(status["met"].as_array().is_some_and(|met| !met.is_empty()))
@@ -204,7 +210,7 @@ impl Place {
         let user: Vec<OsString> = script.user.iter().flat_map(|user| as_user(user)).collect();
         let function = |name: &str| -> [OsString; 4] {
             let path = script.path.display();
-            let line = format!("cd \"$D\" && . {path} && {name}");
+            let line = format!("cd \"$D\" && . '{path}' && {name}");
             ["sh".into(), "-c".into(), line.into(), script.name.clone().into()]
         };
         if script.has_setup {
@@ -213,7 +219,7 @@ impl Place {
             Running::start(&words, &logs, settings)?.finish(CLIENT).context("setup")?;
         }
         for (name, port) in &script.servers {
-            let mut words = if way == Way::Hosts { self.hosts.server.prefix() } else { Vec::new() };
+            let mut words = if way == Way::Hosts { self.hosts()?[0].prefix() } else { Vec::new() };
             words.extend(user.iter().cloned());
             words.extend(self.under(way.has_server(), &boards[0]));
             words.extend(function(name));
@@ -225,7 +231,7 @@ impl Place {
             listens?;
         }
         sleep(script.pause);
-        let mut words = if way == Way::Hosts { self.hosts.client.prefix() } else { Vec::new() };
+        let mut words = if way == Way::Hosts { self.hosts()?[1].prefix() } else { Vec::new() };
         words.extend(user.iter().cloned());
         words.extend(self.under(way.has_client(), &boards[boards.len() - 1]));
         words.extend(function("client"));
@@ -259,7 +265,7 @@ impl Place {
             settings.push((name, stage::free_port()?.to_string().into()));
         }
         let address =
-            if way == Way::Hosts { self.hosts.server.address() } else { Ipv4Addr::LOCALHOST };
+            if way == Way::Hosts { self.hosts()?[0].address() } else { Ipv4Addr::LOCALHOST };
         settings.push(("A".to_owned(), address.to_string().into()));
         settings.extend(["D", "HOME"].map(|name| (name.to_owned(), dir.into())));
         settings.push(("LC_ALL".to_owned(), "C.UTF-8".into()));
@@ -273,7 +279,7 @@ impl Place {
             Way::Hosts => (&["engine", "status", "--json"][..], "vectors", "connections_total"),
             _ => (&["stat", "--all", "--json"][..], "processes", "attached_total"),
         };
-        let all = self.told(way, &self.hosts.server, words, board)?;
+        let all = self.told(way, self.hosts()?[0], words, board)?;
         let all = all[list].as_array().cloned().unwrap_or_default();
         Ok(all.iter().filter_map(|one| one[count].as_u64()).sum())
     }
@@ -281,7 +287,7 @@ impl Place {
     /// Why connections of a board were on TCP, by program, in words.
     fn reasons(&self, way: Way, boards: &[Board]) -> anyhow::Result<String> {
         let mut reasons = BTreeSet::new();
-        for (host, board) in [&self.hosts.server, &self.hosts.client].into_iter().zip(boards) {
+        for (host, board) in self.hosts()?.into_iter().zip(boards) {
             let all = self.told(way, host, &["stat", "--all", "--json"], board)?;
             for process in all["processes"].as_array().into_iter().flatten() {
                 for fallback in process["fallbacks"].as_array().into_iter().flatten() {

@@ -38,19 +38,25 @@ impl Seek {
         if self.due().is_none_or(|at| now < at) {
             return Vec::new();
         }
-        (self.at, self.gap) = (now.saturating_add(self.gap), (self.gap * 2).min(LATE_NS));
         let all = self.hosts.iter().cycle().skip(self.next).take(self.hosts.len()).copied();
         let absent: Vec<IpAddr> = all.filter(|host| !is_known(*host)).take(AT_ONCE).collect();
         if let Some(last) = absent.last() {
             let at = self.hosts.iter().position(|host| host == last);
             self.next = at.map_or(0, |at| (at + 1) % self.hosts.len());
         }
+        self.at = now.saturating_add(self.gap);
+        if absent.len() < AT_ONCE {
+            // Each has had its turn.
+            self.gap = (self.gap * 2).min(LATE_NS);
+        }
         absent
     }
 
     /// One is not known any more: it may be back soon.
-    pub(super) fn lost(&mut self, now: u64) {
-        (self.at, self.gap) = (now.saturating_add(SOON_NS), SOON_NS);
+    pub(super) fn lost(&mut self, host: IpAddr, now: u64) {
+        if self.hosts.contains(&host) {
+            (self.at, self.gap) = (self.at.min(now.saturating_add(SOON_NS)), SOON_NS);
+        }
     }
 }
 
@@ -60,6 +66,10 @@ pub(super) fn source(remote: IpAddr) -> Option<IpAddr> {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
+    // An address of our own, be it one that nothing is sent from by itself.
+    if UdpSocket::bind(SocketAddr::new(remote, 0)).is_ok() {
+        return None;
+    }
     // Nothing is sent.
     let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
     socket.connect(SocketAddr::new(remote, PORT)).ok()?;
@@ -102,8 +112,12 @@ mod tests {
             now = next;
         }
         assert_eq!(gaps, [1, 2, 4, 8, 16, 30, 30, 30]);
-        one.lost(now);
-        assert_eq!(one.due(), Some(now + SOON_NS));
+        let due = one.due();
+        one.lost(host(9), now);
+        assert_eq!(one.due(), due, "of a host that is not looked for");
+        one.lost(host(1), now - 40 * SOON_NS);
+        one.lost(host(1), now);
+        assert_eq!(one.due(), Some(now - 39 * SOON_NS), "never later than before");
     }
 
     #[test]
@@ -123,6 +137,8 @@ mod tests {
 
     #[test]
     fn this_host_is_not_another_one() {
-        assert_eq!(source(IpAddr::V4(Ipv4Addr::LOCALHOST)), None);
+        for own in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::from([127, 0, 0, 2])] {
+            assert_eq!(source(own), None);
+        }
     }
 }
