@@ -287,9 +287,6 @@ pub unsafe extern "C-unwind" fn setsockopt(
             unsafe { value.cast::<c_int>().read_unaligned() != 0 }
         };
         conn.options.fetch_or(carried(level, name), std::sync::atomic::Ordering::Relaxed);
-        if level == libc::SOL_SOCKET && STAMPS.contains(&name) {
-            stamped(conn, on);
-        }
         if level == libc::IPPROTO_TCP
             && len as usize >= size_of::<c_int>()
             && !value.is_null()
@@ -334,7 +331,9 @@ pub unsafe extern "C-unwind" fn setsockopt(
             // Less than 0 is off.
             (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if !negative => Some(Reason::Option),
             // Of what was sent as well, in a queue of its own.
-            (libc::SOL_SOCKET, name) if on && SENT_STAMPS.contains(&name) => Some(Reason::Option),
+            (libc::SOL_SOCKET, libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW) if on => {
+                Some(Reason::Option)
+            }
             (libc::IPPROTO_TCP, libc::TCP_ULP) => Some(Reason::KernelTls),
             (libc::IPPROTO_TCP, libc::TCP_REPAIR) => Some(Reason::Option),
             _ => None,
@@ -354,16 +353,11 @@ pub unsafe extern "C-unwind" fn setsockopt(
     // SAFETY: libc's contract, handed on.
     let done = unsafe { real::setsockopt(fd, level, name, value, len) };
     if done == 0 {
+        if let Some(bit) = switch(level, name) {
+            // SAFETY: libc has read it.
+            switched(fd, bit, unsafe { value.cast::<c_int>().read_unaligned() } != 0);
+        }
         match (level, name) {
-            (libc::IPPROTO_TCP, options::TCP_INQ) => {
-                // SAFETY: libc has read it.
-                switched(fd, options::INQ, unsafe { value.cast::<c_int>().read_unaligned() } != 0);
-            }
-            (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => {
-                // SAFETY: libc has read it.
-                let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
-                switched(fd, options::ZEROCOPY, on);
-            }
             (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => limit_set(fd, libc::EPOLLIN),
             (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE)
             | (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => limit_set(fd, libc::EPOLLOUT),
@@ -387,23 +381,23 @@ fn limit_set(fd: c_int, event: c_int) {
     }
 }
 
-/// A receive is to tell when the bytes came, if it has room for control data: such a one brings the connection back to
-/// TCP (see `receiving`). iperf asks for that on each connection, and never looks.
-fn stamped(conn: &Conn, on: bool) {
-    use local::conn::options::STAMPED;
-    if on {
-        conn.options.fetch_or(STAMPED, std::sync::atomic::Ordering::Relaxed);
-    } else {
-        conn.options.fetch_and(!STAMPED, std::sync::atomic::Ordering::Relaxed);
+/// As `SO_TIMESTAMPING`, for 64-bit seconds everywhere.
+const SO_TIMESTAMPING_NEW: c_int = 65;
+
+/// The bit of an option that matters only to calls which ask for what it allows: to receives that have room for control data
+/// (see `receiving`), or to sends with `MSG_ZEROCOPY`. gRPC sets such on each connection and listener, iperf on each
+/// connection. Of time stamps, of which there are two kinds, again for 64-bit seconds, one turned off is all turned off.
+const fn switch(level: c_int, name: c_int) -> Option<u32> {
+    match (level, name) {
+        (libc::IPPROTO_TCP, options::TCP_INQ) => Some(options::INQ),
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Some(options::ZEROCOPY),
+        (libc::SOL_SOCKET, libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | 63 | 64) => {
+            Some(options::STAMPED)
+        }
+        _ => None,
     }
 }
 
-/// `SO_TIMESTAMP`, `SO_TIMESTAMPNS`, and the two again for 64-bit seconds everywhere. One turned off is all turned off.
-const STAMPS: [c_int; 4] = [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, 63, 64];
-/// `SO_TIMESTAMPING`, likewise.
-const SENT_STAMPS: [c_int; 2] = [libc::SO_TIMESTAMPING, 65];
-/// An option was set that matters only to calls which ask for what it allows: to receives that have room for control data
-/// (`TCP_INQ`, see `receiving`), or to sends with `MSG_ZEROCOPY`. gRPC sets both, on each connection or listener.
 fn switched(fd: c_int, bit: u32, on: bool) {
     if let Some(conn) = fds::conn(fd) {
         if on {
