@@ -32,15 +32,16 @@ const OF_NOTHING: &str = "e3b0c44298fc1c14";
     bin_name = "cargo xtask programs",
     about = "Servers and clients of Debian, as people use them, on TCP and under Shunt",
     long_about = "Servers and clients of Debian, as people use them: on plain TCP, with both ends under `shunt run`, with \
-                  the server alone and with the client alone under it, and on two hosts (network namespaces) that an engine \
-                  each connects by SMC-R. What the client says and how it ends must be the same each time. Needs root, as \
+                  the server alone and with the client alone under it, and on two hosts (network namespaces) whose \
+                  engines connect them by SMC-R. What the client says and how it ends must be the same each time. Needs root, as \
                   most of these servers do."
 )]
 struct Cli {
     /// Only these, by the names of their files in crates/xtask/programs
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Fetch the Debian packages that are absent
+    /// Fetch the Debian packages that are absent: some dozens, whose services are not started now but when the machine
+    /// starts next, so do it where that harms nobody
     #[arg(long)]
     install: bool,
     /// Run what was built before
