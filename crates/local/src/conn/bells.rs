@@ -100,6 +100,11 @@ impl Conn {
             // No room in the socket: there are unread bells, and the kernel wakes the peer for
             // those; this one stays owed.
             Err(11) => true,
+            // The kernel tells it once, and has told us now: the program is to hear of it by its next call.
+            Err(errno) if errno != EPIPE => {
+                self.take_error(errno);
+                false
+            }
             Err(_) => {
                 self.kernel.fetch_or(kernel::HUP, Ordering::Relaxed);
                 false

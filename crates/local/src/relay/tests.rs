@@ -496,6 +496,20 @@ fn a_reset_is_one_for_the_guest() {
     assert_eq!(got, Got::Failed(104));
 }
 
+/// The kernel tells a reset once: to a doorbell, if one is rung before the program asks.
+#[test]
+fn a_reset_that_a_doorbell_meets_is_told_by_the_next_send() {
+    let p = pair(0);
+    let (engines, _) = p.relay.halves().unwrap();
+    // The engine sleeps, and dies: its kernel closes what it had.
+    engines.wait.store(wait::WaitWord::Cold(77).emit(), Ordering::SeqCst);
+    call::close(p.relay.fd()).unwrap();
+    assert_eq!(p.send(b"rings"), 5);
+    let again = |bytes: &mut [u8]| Buffers::over(bytes, |from| p.conn.send(p.guest, p.fd, from));
+    assert_eq!(again(&mut [0; 5]), Put::Failed(104));
+    assert_eq!(again(&mut [0; 5]), Put::Kernel, "and once");
+}
+
 /// The peer switches between two looks of one receive, at the very byte that comes next: there is nothing to ask TCP
 /// for any more, and that is no end of the stream.
 #[test]
