@@ -418,6 +418,7 @@ impl QueuePair {
 
     /// A run of packets has ended.
     pub(crate) fn ends_run(&mut self) {
+        self.requester.ends_run();
         let waits = self.responder.has_answer();
         self.passed_by = if waits { self.passed_by.saturating_add(1) } else { 0 };
     }

@@ -32,6 +32,8 @@ pub(super) type GroupId = Id<Group>;
 const PARTING_NS: u64 = 100_000_000;
 /// Packets that may be on their way to a peer that is Shunt, whose socket has room for them.
 const WINDOW_SHUNT: u16 = 512;
+/// Packets after which it is asked for an acknowledgement: two runs, so that one can go while the other is on its way.
+const ACK_EVERY_SHUNT: u16 = WINDOW_SHUNT / 4;
 /// How long a peer may be silent before its link counts as lost: 8 times 4.096 us times 2^17, 4 s. Linux asks
 /// for 1 s, which rxe takes for ever: a machine that is busy may be late by that.
 const TIMEOUT: u8 = 17;
@@ -222,6 +224,7 @@ pub(super) fn towards_shunt(receive: &mut RtrAttributes, send: &mut RtsAttribute
     send.timeout = TIMEOUT;
     send.retransmission = Retransmission::SHUNT;
     send.window = WINDOW_SHUNT;
+    send.ack_every = ACK_EVERY_SHUNT;
 }
 
 /// The address that a GID stands for.

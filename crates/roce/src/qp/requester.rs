@@ -33,6 +33,8 @@ use crate::work::{
 const PACKETS_MAX: u32 = 1 << 22;
 /// Packets on their way.
 pub(crate) const WINDOW_MAX: u16 = 1 << 14;
+/// Packets of a long run: what the system takes as one.
+const RUN: u32 = 64;
 /// "Always", of attempts for a receiver that is not ready.
 const RNR_ALWAYS: u8 = 7;
 
@@ -114,6 +116,8 @@ pub(crate) struct Requester {
     ack_every: u16,
     /// Packets since one that asked for an acknowledgement.
     silent: u16,
+    /// Packets are being written, one behind the other, for the system to send as one.
+    in_run: bool,
     /// Only one packet may be out until something is heard.
     probing: bool,
     attempt: u32,
@@ -161,6 +165,7 @@ impl Requester {
             window: 1,
             ack_every: 1,
             silent: 0,
+            in_run: false,
             probing: false,
             attempt: 0,
             retry_count: 0,
@@ -323,13 +328,32 @@ impl Requester {
     #[inline]
     pub(crate) fn ready(&self, now: Time) -> Ready {
         let window = if self.probing { 1 } else { u32::from(self.window) };
-        if self.next == self.end || self.next.since(self.una) >= window {
+        if self.next == self.end || self.next.since(self.una) >= window || self.waits_for_room() {
             return Ready::Nothing;
         }
         match self.rnr_until {
             Some(at) if at > now => Ready::At(at),
             _ => Ready::Packet,
         }
+    }
+
+    /// Whether a run of packets waits until the window has room for a long one: an acknowledgement has been asked for that
+    /// will make some. Each run costs the system as much as many packets, so that those that an acknowledgement lets go
+    /// are better sent together.
+    fn waits_for_room(&self) -> bool {
+        let on_their_way = self.next.since(self.una);
+        let room = u32::from(self.window).saturating_sub(on_their_way);
+        room < RUN.min(u32::from(self.window) / 8)
+            && self.end.since(self.next) > room
+            && u32::from(self.silent) < on_their_way
+            && self.next == self.max
+            && !self.in_run
+            && !self.probing
+    }
+
+    /// A run of packets has ended.
+    pub(crate) fn ends_run(&mut self) {
+        self.in_run = false;
     }
 
     #[inline]
@@ -529,6 +553,7 @@ impl Requester {
     #[inline]
     fn sent(&mut self, psn: Psn, asked: bool, request_end: Psn, context: &mut Context<'_>) {
         let now = context.now;
+        self.in_run = true;
         self.packets_out += 1;
         self.next = psn.plus(1);
         if self.next == request_end {

@@ -1,6 +1,6 @@
 //! What a device does beside its connections: numbers, turns, super-packets, completion queues, rates.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use roce::wire::Packet;
 use roce::*;
@@ -478,6 +478,39 @@ fn writing(len: usize) -> ([Host; 2], Vec<u8>) {
     let operation = Operation::Write { address: 0, rkey: ring.0 };
     hosts[0].post(1, operation, Source::Pieces(&[piece])).unwrap();
     (hosts, bytes)
+}
+
+#[test]
+fn what_acknowledgements_let_go_is_sent_in_long_runs() {
+    let rts = RtsAttributes { window: 64, ack_every: 4, ..RtsAttributes::new(Psn::default()) };
+    let [mut a, mut b] = Setup { rts, identification_end: Some(64), ..Setup::default() }.hosts();
+    let len = 256 * 400;
+    let bytes = vec![7; len];
+    let key = a.buffer(0, bytes.clone(), Access::READ);
+    let ring = b.buffer(0, vec![0; len], Access::REMOTE_WRITE);
+    let piece = Piece { key, address: 0, len: u32::try_from(len).unwrap() };
+    let operation = Operation::Write { address: 0, rkey: ring.0 };
+    a.post(1, operation, Source::Pieces(&[piece])).unwrap();
+    let (mut on_their_way, mut runs) = (VecDeque::<Vec<u8>>::new(), Vec::new());
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        while let Some(run) = a.device.transmit(NOW, &a.memory, &mut buffer, 64) {
+            runs.push(run.segments);
+            let packets = buffer[..run.len].chunks(run.segment_len).map(<[u8]>::to_vec);
+            on_their_way.extend(packets);
+        }
+        // One packet comes at a time, and is acknowledged at once if that was asked for.
+        let Some(packet) = on_their_way.pop_front() else { break };
+        b.take_burst(NOW, std::iter::once(&packet[..]));
+        for (flow, answer) in b.packets(NOW) {
+            a.take(NOW, flow, &answer).unwrap();
+        }
+    }
+    assert_eq!((&b.memory.all[0], a.done()), (&bytes, vec![(1, Status::Success)]));
+    let (last, others) = runs.split_last().unwrap();
+    // The first two fill the window, a first packet being longer than others, and the last is what is left.
+    assert!(others[2..].iter().all(|packets| *packets >= 8), "{runs:?}");
+    assert_eq!(others.iter().sum::<usize>() + last, 400);
 }
 
 /// All that the first host sends at a time, `segments` at once: each packet with its identification.
