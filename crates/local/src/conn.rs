@@ -959,7 +959,11 @@ impl Conn {
         let errno = self.error.swap(0, Ordering::Relaxed).cast_signed();
         // Another process that shares the connection may have told it since we looked.
         let is_new = |mine: &Half| mine.flags.load(Ordering::Relaxed) & flag::TOLD == 0;
-        let (mine, _) = self.halves(w).filter(|(mine, _)| errno != 0 && is_new(mine))?;
+        let (mine, peer) = self.halves(w).filter(|(mine, _)| errno != 0 && is_new(mine))?;
+        if Self::closed_cleanly(peer.flags.load(Ordering::Acquire)) && !self.sent_after(mine) {
+            // It comes of a doorbell that was left unread.
+            return None;
+        }
         let _ = self.tell_reset(fd, mine, errno);
         Some(errno)
     }

@@ -7,6 +7,9 @@ use super::*;
 /// How long who closes waits for a doorbell that is on its way: its sender may have been interrupted between two
 /// instructions. Nanoseconds.
 const ON_ITS_WAY_NS: u64 = 20_000_000;
+const EINTR: i32 = 4;
+const EBADF: i32 = 9;
+const ENOTSOCK: i32 = 88;
 
 impl Conn {
     /// Wakes whoever waits at the other end, if it asked for it.
@@ -100,13 +103,14 @@ impl Conn {
             // No room in the socket: there are unread bells, and the kernel wakes the peer for
             // those; this one stays owed.
             Err(11) => true,
-            // The kernel tells it once, and has told us now: the program is to hear of it by its next call.
-            Err(errno) if errno != EPIPE => {
-                self.take_error(errno);
+            // Of these nothing is known of the connection, but that there is no more of it.
+            Err(EPIPE | EINTR | EBADF | ENOTSOCK) => {
+                self.kernel.fetch_or(kernel::HUP, Ordering::Relaxed);
                 false
             }
-            Err(_) => {
-                self.kernel.fetch_or(kernel::HUP, Ordering::Relaxed);
+            // The kernel tells it once, and has told us now: the program is to hear of it by its next call.
+            Err(errno) => {
+                self.take_error(errno);
                 false
             }
         }

@@ -79,7 +79,8 @@ impl Conn {
             return false;
         };
         self.because_asked(w, mine);
-        if let Err(hole) = self.replay(w, fd, mine, peer, from) {
+        let socket = || self.descriptor(fd);
+        if let Err(hole) = self.replay(w, &socket, mine, peer, from) {
             self.is_not_whole(w, fd, mine, hole);
         }
         true
@@ -127,11 +128,12 @@ impl Conn {
     }
 
     /// Goes down at the reader's frozen head and sends what it has taken out unread, and then what lies behind the head,
-    /// by TCP, through `fd`, the socket of `mine`.
+    /// by TCP, through `socket`, the descriptor of that of `mine`: another thread may close it meanwhile, and then the call
+    /// has another one.
     fn replay(
         &self,
         w: &World,
-        fd: i32,
+        socket: &dyn Fn() -> i32,
         mine: &Half,
         reader: &Half,
         from: u64,
@@ -159,10 +161,10 @@ impl Conn {
             // Before the reader sees that we are down.
             mine.again_sent.store(1, Ordering::Relaxed);
         }
-        self.go_down(w, fd, mine, from);
+        self.go_down(w, socket(), mine, from);
         let deadline = call::now_ns() + REPLAY_NS;
         let more = if left > 0 { MSG_MORE } else { 0 };
-        if !send_all(fd, &again, more, deadline) {
+        if !send_all(socket, &again, more, deadline) {
             return Err(Hole::NotTaken);
         }
         let mut at = from;
@@ -182,14 +184,14 @@ impl Conn {
             };
             n = n.min(place.bytes());
             w.board.map.copy_out(place, at, &mut chunk[..n]);
-            if !send_all(fd, &chunk[..n], 0, deadline) {
+            if !send_all(socket, &chunk[..n], 0, deadline) {
                 return Err(Hole::NotTaken);
             }
             at = at.wrapping_add(n as u64);
         }
         if some && shut {
             mine.flags.fetch_or(flag::SHUT, Ordering::Release);
-            let _ = call::shutdown(fd, 1);
+            let _ = call::shutdown(socket(), 1);
         }
         Ok(())
     }
@@ -225,7 +227,7 @@ impl Conn {
                 if behind && !must && Self::sent_again(mine, peer) > room_in_socket(fd) {
                     whole = Ok(false);
                 } else if let Some(from) = switch::answer(&peer.flags, &mine.flags, &mine.head) {
-                    whole = self.replay(w, fd, peer, mine, from).map(|()| true);
+                    whole = self.replay(w, &|| fd, peer, mine, from).map(|()| true);
                 }
             });
         }
@@ -804,12 +806,12 @@ enum Hole {
 }
 
 /// Sends all of it by TCP. `false`: the socket takes it no more, or not before the deadline.
-fn send_all(fd: i32, bytes: &[u8], flags: i32, deadline: u64) -> bool {
+fn send_all(socket: &dyn Fn() -> i32, bytes: &[u8], flags: i32, deadline: u64) -> bool {
     let mut left = bytes;
     while !left.is_empty() {
-        match call::send(fd, left, MSG_DONTWAIT | MSG_NOSIGNAL | flags) {
+        match call::send(socket(), left, MSG_DONTWAIT | MSG_NOSIGNAL | flags) {
             Ok(sent) => left = &left[sent.min(left.len())..],
-            Err(11) if call::now_ns() < deadline => call::wait_writable(fd, 10),
+            Err(11) if call::now_ns() < deadline => call::wait_writable(socket(), 10),
             Err(4) => {}
             Err(_) => return false,
         }

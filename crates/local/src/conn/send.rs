@@ -152,6 +152,8 @@ impl Conn {
         self.judge_end(mine, peer);
         let hints = self.kernel.load(Ordering::Relaxed);
         let mut errno = self.error.swap(0, Ordering::Relaxed);
+        // Once more: of a close that came in order before that error.
+        let peer_flags = peer.flags.load(Ordering::Acquire);
         if Self::closed_cleanly(peer_flags) && !self.sent_after(mine) {
             // It comes of a doorbell that was left unread. The first send gets none, as over TCP, if the kernel takes it.
             errno = 0;

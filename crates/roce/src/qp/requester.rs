@@ -337,15 +337,15 @@ impl Requester {
         }
     }
 
-    /// Whether a run of packets waits until the window has room for a long one: an acknowledgement has been asked for that
-    /// will make some. Each run costs the system as much as many packets, so that those that an acknowledgement lets go
-    /// are better sent together.
+    /// Whether a run of packets waits until the window has room for a long one: acknowledgements have been asked for that
+    /// will make some, two at least, so that it does not end in a time-out if one of them is lost. Each run costs the
+    /// system as much as many packets, so that those that an acknowledgement lets go are better sent together.
     fn waits_for_room(&self) -> bool {
         let on_their_way = self.next.since(self.una);
         let room = u32::from(self.window).saturating_sub(on_their_way);
         room < RUN.min(u32::from(self.window) / 8)
             && self.end.since(self.next) > room
-            && u32::from(self.silent) < on_their_way
+            && u32::from(self.silent) + u32::from(self.ack_every) < on_their_way
             && self.next == self.max
             && !self.in_run
             && !self.probing
@@ -657,6 +657,8 @@ impl Requester {
     /// Goes on behind everything that was ever sent.
     fn go_on(&mut self) {
         self.next = self.max;
+        // Whether any of those has asked for an acknowledgement nobody knows any more: the next one does.
+        self.silent = self.window;
         while self.queue.get(self.current).is_some_and(|r| r.end().after(self.next) <= 0) {
             self.current = self.current.wrapping_add(1);
         }
