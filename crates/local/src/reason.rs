@@ -101,9 +101,9 @@ reasons! {
     PeerNotSmc = 27, "peer on another host does not speak SMC";
     /// The engine refused the connection, or is gone.
     NoEngine = 28, "engine does not take the connection";
-    /// Connections to that destination have been so short of late, or declined by the peer so often, that
-    /// SMC cost more than it brought; left out for now by the engine (its setting `spare_short`).
-    TooShort = 29, "connections to there are too short for SMC";
+    /// Connections to that destination have been so short of late, or declined by the peer so often, or streams that TCP
+    /// carries as well, that SMC cost more than it brought; left out for now by the engine (its setting `spare_short`).
+    TooShort = 29, "connections to there gain nothing by SMC: too short, or streams";
     /// The engine has the connection, perhaps, but did not say so in time: nobody can use it any more.
     EngineSilent = 30, "engine did not answer in time";
     /// The engines could not agree beforehand that they share the connection, which the TCP handshake does not

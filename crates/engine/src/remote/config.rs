@@ -102,8 +102,10 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "spare_short",
         value: "on|off",
-        help: "connections to an address and port whose connections have been short of late (few round trips, \
-               few bytes) or declined stay on TCP; one is tried from 1 second to about a minute later [on]",
+        help: "connections to an address and port whose connections have gained nothing of late stay on TCP: they were \
+               short (few round trips, few bytes) or declined; or, without `device`, they were streams (many bytes for \
+               each round trip), which TCP carries as well or better. One is tried from 1 second to about a minute \
+               later, after streams from a minute to a day later [on]",
         live: true,
     },
     Setting {
@@ -248,7 +250,7 @@ pub struct Config {
     pub testlink_time: Option<Duration>,
     /// Handshakes of a vector at one time.
     pub handshakes_max: u32,
-    /// Whether connections stay on TCP to where they have been too short for SMC.
+    /// Whether connections stay on TCP to where they have been too short for SMC, or streams.
     pub spare_short: bool,
     /// Whether buffers are used again that their peer knows.
     pub reuse_buffers: bool,

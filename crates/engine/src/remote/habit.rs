@@ -7,6 +7,11 @@
 //! trials have brought the score up to [`HIGH`], SMC is back. The two marks are so far apart that neither a
 //! few short connections among long ones nor the reverse changes anything.
 //!
+//! A **stream** (many bytes for each round trip) is what TCP does as well or better than our own RoCEv2: its segments are
+//! put together by the card or the kernel, 64 KiB at a time, and its window grows with the path. So bytes are worth
+//! something beside round trips only, and a connection that turns out to be a stream takes from the score. Cards that
+//! speak RoCEv2 themselves copy nothing: there bytes are worth what they were, and no stream is taken for one.
+//!
 //! Only the client's end decides. It may leave the option out of its SYN; a listener that answered it at one
 //! time and not at another could say one thing in a SYN-ACK and another on the accepted socket. Both ends of a
 //! connection see the same round trips, so nothing is lost by it between two of us.
@@ -23,6 +28,14 @@ use sys::abi::{DESTINATION_LINES, DESTINATION_WAYS};
 const SETUP: i32 = 16;
 /// So many bytes in either direction are worth a round trip.
 const WORTH_BYTES: u64 = 64 << 10;
+/// By our own RoCEv2 the bytes of a connection are worth as many round trips as it has, times this, and a set-up.
+const WORTH_OF_BYTES_MAX: u32 = 4;
+/// A connection that has moved so many bytes, and so many for each round trip, is a stream.
+const STREAM_BYTES: u64 = 16 << 20;
+const STREAM_TURN_BYTES: u64 = 256 << 10;
+/// What a stream takes from the score of its destination, in round trips: one, and the next connections stay on TCP,
+/// unless others have been worth their set-up.
+const STREAM: i32 = 160;
 /// With less than this, connections stay on TCP: nine with one round trip each.
 const LOW: i32 = -128;
 /// With so much, those that stayed on TCP go by SMC again.
@@ -33,6 +46,9 @@ const SCORE_MAX: i32 = 256;
 const WAIT_MIN_NS: u64 = 1_000_000_000;
 /// The most that it becomes, doubled by each trial that did not pay, nanoseconds.
 const WAIT_MAX_NS: u64 = 64_000_000_000;
+/// Both for a destination of streams: each trial of one is all of a long transfer.
+const STREAM_WAIT_MIN_NS: u64 = 60_000_000_000;
+const STREAM_WAIT_MAX_NS: u64 = 86_400_000_000_000;
 
 /// What to add to the score when nobody under Shunt listens at the destination: its connections stay on TCP at
 /// once.
@@ -52,6 +68,10 @@ pub(super) struct Tally {
     heard: bool,
     /// How much its destination has been told of, in round trips.
     told: i32,
+    /// What was added for it in all.
+    added: i32,
+    /// It has turned out to be a stream, by our own RoCEv2.
+    is_stream: bool,
 }
 
 impl Tally {
@@ -68,27 +88,54 @@ impl Tally {
     }
 
     /// Round trips, and what is worth as much.
-    fn worth(&self) -> i32 {
+    fn worth(&self, by: Way) -> i32 {
         let bytes = u32::try_from(self.bytes / WORTH_BYTES).unwrap_or(u32::MAX);
+        let bytes = match by {
+            Way::Card => bytes,
+            Way::Datagrams => {
+                let most = self.turns.saturating_mul(WORTH_OF_BYTES_MAX);
+                bytes.min(most.saturating_add(SETUP.unsigned_abs()))
+            }
+        };
         i32::try_from(self.turns.saturating_add(bytes)).unwrap_or(i32::MAX)
     }
 
     /// What to add to the score of its destination although it has not ended: at first when it has paid twice
-    /// for what it cost, and then whenever it has had twice as many.
-    pub(super) fn due(&mut self) -> Option<i32> {
-        let worth = self.worth();
+    /// for what it cost, and then whenever it has had twice as many; or when it turns out to be a stream.
+    pub(super) fn due(&mut self, by: Way) -> Option<i32> {
+        if self.is_stream {
+            return None;
+        }
+        if by == Way::Datagrams
+            && self.bytes >= STREAM_BYTES
+            && self.bytes / u64::from(self.turns.max(1)) >= STREAM_TURN_BYTES
+        {
+            self.is_stream = true;
+            return Some(-STREAM - self.added);
+        }
+        let worth = self.worth(by);
         if worth < (self.told.saturating_mul(2)).max(2 * SETUP) {
             return None;
         }
         let gain = worth - self.told.max(SETUP);
         self.told = worth;
+        self.added = self.added.saturating_add(gain);
         Some(gain)
     }
 
     /// What to add to it at the end.
-    pub(super) fn end(&self) -> i32 {
-        self.worth() - self.told.max(SETUP)
+    pub(super) fn end(&self, by: Way) -> i32 {
+        if self.is_stream { 0 } else { self.worth(by) - self.told.max(SETUP) }
     }
+}
+
+/// By what the bytes of connections go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Our own RoCEv2.
+    Datagrams,
+    /// An RDMA device.
+    Card,
 }
 
 /// What to add to the score for a connection whose handshake came to nothing.
@@ -108,11 +155,23 @@ struct Habit {
     at: u64,
     /// Connections stay on TCP because there seems to be nobody who speaks SMC.
     nobody: bool,
+    /// Streams have taken from the score.
+    streams: bool,
 }
 
 impl Habit {
     const fn new(to: SocketAddrV6, now: u64) -> Self {
-        Self { to, score: 0, until: None, wait: WAIT_MIN_NS, at: now, nobody: false }
+        let wait = WAIT_MIN_NS;
+        Self { to, score: 0, until: None, wait, at: now, nobody: false, streams: false }
+    }
+
+    /// How long after a trial the next one is, at least and at most.
+    const fn waits(&self) -> (u64, u64) {
+        if self.streams {
+            (STREAM_WAIT_MIN_NS, STREAM_WAIT_MAX_NS)
+        } else {
+            (WAIT_MIN_NS, WAIT_MAX_NS)
+        }
     }
 
     /// A connection has added `gain`. Whether that changes what new ones do.
@@ -126,11 +185,16 @@ impl Habit {
         }
         self.at = now;
         self.nobody |= gain == NOBODY;
+        // A short one takes less.
+        self.streams |= gain > NOBODY && gain <= -STREAM;
+        self.wait = self.wait.clamp(self.waits().0, self.waits().1);
         self.score = self.score.saturating_add(gain).clamp(-SCORE_MAX, SCORE_MAX);
         let before = self.until;
         match self.until {
             None if self.score <= LOW => self.until = Some(now + self.wait),
-            Some(_) if self.score >= HIGH => (self.until, self.wait) = (None, WAIT_MIN_NS),
+            Some(_) if self.score >= HIGH => {
+                (self.until, self.wait, self.streams) = (None, WAIT_MIN_NS, false);
+            }
             // A trial has paid: the next one at once.
             Some(until) if gain > 0 => {
                 (self.until, self.wait) = (Some(until.min(now)), WAIT_MIN_NS);
@@ -148,7 +212,7 @@ impl Habit {
             return false;
         }
         self.until = Some(now + self.wait);
-        self.wait = (self.wait * 2).min(WAIT_MAX_NS);
+        self.wait = (self.wait * 2).min(self.waits().1);
         true
     }
 }

@@ -209,6 +209,7 @@ impl Vector {
     }
 
     fn step_smc(&mut self, id: ConnId, now: u64) -> bool {
+        let by = self.way();
         let Some(Running::Smc(smc)) = self.running.get_mut(&id) else { return false };
         let Some(relay) = self.shelf.rings.get_mut(id) else { return false };
         let stamp = relay.stamp();
@@ -245,7 +246,7 @@ impl Vector {
         self.stat.bytes_tx += more;
         self.stat.bytes_rx += came;
         smc.tally.moved(more, came);
-        let (to, due) = (smc.to, smc.tally.due());
+        let (to, due) = (smc.to, smc.tally.due(by));
         smc.counted = (sent, received);
         self.stat.writes_tx += writes;
         self.stat.cdc_tx += messages;
@@ -320,7 +321,7 @@ impl Vector {
         let Some(Running::Smc(smc)) = self.remove_running(id) else { return };
         let reset = smc.pump.was_reset();
         self.stat.aborted_total += u64::from(reset);
-        self.learn(smc.to, smc.tally.end());
+        self.learn(smc.to, smc.tally.end(self.way()));
         self.device.forget_stream(smc.pump.stream());
         let in_order = smc.pump.ended_in_order();
         let keeps = in_order && smc.rmb.is_some_and(|rmb| self.keep_idle(&smc.place, &rmb));

@@ -752,6 +752,11 @@ impl Vector {
             .min()
     }
 
+    /// By what bytes go.
+    pub(super) fn way(&self) -> habit::Way {
+        if self.config.device.is_some() { habit::Way::Card } else { habit::Way::Datagrams }
+    }
+
     /// A connection to `to` has added so much to the score of its destination.
     pub(super) fn learn(&mut self, to: Option<SocketAddrV6>, gain: i32) {
         if let Some(to) = to.filter(|_| self.config.spare_short) {

@@ -22,13 +22,13 @@ const READING: &str = "\
 two network namespaces with a veth pair between them, one engine in each; peer: the same programs over
 TCP through the same pair; ratio: how many times as good, the median over the pairs; spread: the worst and
 the best pair; both hosts share this machine's CPUs. \"by SMC-R\": of the connections that the programs made under Shunt
-(peer), how many SMC-R has carried (ours); engines leave connections that were short before to TCP unless a
+(peer), how many SMC-R has carried (ours); engines leave connections that were short or streams before to TCP unless a
 row says otherwise; \"one board\": no engines, but one board for both namespaces, as containers of one host may have";
 
 /// The name under which both hosts speak SMC with each other.
 const EID: &str = "SHUNT.BENCH";
 
-/// Settings of engines that leave no connection to TCP because it may be short.
+/// Settings of engines that leave no connection to TCP because it gains nothing.
 const EVERY_ONE: &[&str] = &["--spare-short", "off"];
 /// After so long each vector has told what it has counted.
 const TOLD: Duration = Duration::from_millis(300);
@@ -150,7 +150,7 @@ fn chosen(options: &Options, mut rows: Vec<Row>) -> Vec<Row> {
 }
 
 /// Measures a row, and of its connections how many SMC-R has carried: a ratio says nothing of SMC-R where programs
-/// fell back to TCP. `every_one`: none may be left to TCP because it may be short. Answers our median.
+/// fell back to TCP. `every_one`: none may be left to TCP because it gains nothing. Answers our median.
 fn measure(bench: &mut Bench<'_>, engines: &Engines, row: &Row, every_one: bool) -> Option<f64> {
     if bench.obstacle(row).is_some() {
         bench.measure(row);
@@ -175,8 +175,9 @@ fn measure(bench: &mut Bench<'_>, engines: &Engines, row: &Row, every_one: bool)
     let carried = before.and_then(|before| Ok(engines.carried(&bench.stage)? - before));
     bench.tell_pairs(row, &pairs);
     let made: Option<f64> = pairs.iter().map(|(_, ours)| row.load.connections(ours)).sum();
-    // Of long ones the engine leaves none to TCP.
-    let floor = (every_one || !is_short(row)).then_some(CARRIED);
+    // Of others the engine leaves none to TCP.
+    let is_left = is_short(row) || matches!(row.load, Load::Iperf { .. });
+    let floor = (every_one || !is_left).then_some(CARRIED);
     let outcome = match (made, carried) {
         (Some(made), Ok(carried)) => measured(&[(made, carried)], Better::Higher, floor),
         (None, _) => {

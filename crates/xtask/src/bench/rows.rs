@@ -383,9 +383,10 @@ pub(crate) fn remote() -> Vec<Row> {
         let load = Load::Redis { command: "get", c };
         Row::new(format!("redis-benchmark GET c={c}"), Kind::Redis, load, 0.0).full_only()
     }));
+    // Streams are left to TCP, and lose nothing by it.
     rows.extend(["64K", "1M"].map(|block| {
         let load = Load::Iperf { block, cubic: true };
-        Row::new(format!("iperf3 {block}, cubic"), Kind::Iperf, load, 0.0)
+        Row::new(format!("iperf3 {block}, cubic"), Kind::Iperf, load, 0.9)
     }));
     for row in &mut rows {
         row.costs = matches!(row.load, Load::Wrk { c: 100, close: false });
@@ -417,16 +418,20 @@ pub(crate) fn one_board() -> Vec<Row> {
     rows
 }
 
-/// Short connections between two hosts whose engines leave none of them to TCP: told without a floor, for which way
-/// they go is the engine's to choose (ADR 24), and the floor is that of its choice.
+/// Short connections and streams between two hosts whose engines leave none of them to TCP: told without a floor, for
+/// which way they go is the engine's to choose (ADRs 24 and 33), and the floor is that of its choice.
 pub(crate) fn remote_all_by_smc() -> Vec<Row> {
     let row = |c| {
         let name = format!("nginx+wrk close c={c}, all by SMC-R");
         Row::new(name, Kind::Nginx, Load::Wrk { c, close: true }, 0.0)
     };
-    let mut rows = [4, 16, 64, 200].map(row);
+    let mut rows: Vec<Row> = [4, 16, 64, 200].map(row).into();
+    rows.extend(["64K", "1M"].map(|block| {
+        let load = Load::Iperf { block, cubic: true };
+        Row::new(format!("iperf3 {block}, cubic, all by SMC-R"), Kind::Iperf, load, 0.0)
+    }));
     rows.iter_mut().for_each(|row| row.quick = matches!(row.load, Load::Wrk { c: 16, .. }));
-    rows.into()
+    rows
 }
 
 /// Everything that is compared, in an order in which servers serve as many rows as they can.

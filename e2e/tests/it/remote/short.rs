@@ -1,5 +1,5 @@
-//! Connections too short for SMC-R: after a few the engine leaves their destination to TCP, says so, and finds
-//! out when that changes.
+//! Connections that gain nothing by SMC-R, because they are too short or streams: after a few the engine leaves their
+//! destination to TCP, says so, and finds out when that changes.
 
 use super::*;
 use crate::reasons::assert_counted;
@@ -76,4 +76,30 @@ fn they_go_by_smc_where_that_is_wanted() {
     });
     assert!(pair.carried(Side::Client) >= 90, "{:#}", pair.status(Side::Client));
     assert_eq!(spared(&pair), [""; 0]);
+}
+
+#[test]
+fn streams_stay_on_tcp_after_the_first() {
+    const BYTES: &str = "40000000";
+    let (Some(python), Some(pair)) = (python(), Pair::new()) else { return };
+    // Towards the server, and from there.
+    for (talks, words) in [("digest", ["digest", BYTES]), ("source", ["source", BYTES])] {
+        let talk = Talk::serve(&pair, &python, talks, true);
+        let client = || {
+            let got = talk.client(&pair, &python, &words, true);
+            assert!(got.ok(), "{got:?}\n{}", pair.board(Side::Client).summary());
+        };
+        let to = format!("{}:{}", pair.address(), talk.port);
+        let before = pair.carried(Side::Client);
+        client();
+        eventually("it has gone by SMC-R", || pair.carried(Side::Client) > before);
+        eventually("the destination is known", || spared(&pair).contains(&to));
+        std::thread::sleep(Duration::from_millis(200));
+        let carried = pair.carried(Side::Client);
+        client();
+        client();
+        std::thread::sleep(Duration::from_millis(500));
+        assert_eq!(pair.carried(Side::Client), carried, "{:#}", pair.status(Side::Client));
+        assert_eq!(pair.declined(Side::Client), 0);
+    }
 }

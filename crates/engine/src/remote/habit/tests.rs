@@ -11,16 +11,16 @@ fn to(host: u32, port: u16) -> SocketAddrV6 {
 }
 
 /// A connection with so many requests of 100 bytes, each answered with 1000: what it adds, in parts.
-fn conversation(turns: u32) -> Vec<i32> {
+fn conversation(turns: u32, by: Way) -> Vec<i32> {
     let mut tally = Tally::default();
     let mut gains = Vec::new();
     for _ in 0..turns {
         tally.moved(100, 0);
         tally.moved(0, 600);
         tally.moved(0, 400);
-        gains.extend(tally.due());
+        gains.extend(tally.due(by));
     }
-    gains.push(tally.end());
+    gains.push(tally.end(by));
     gains
 }
 
@@ -35,11 +35,14 @@ fn is_spared(habits: &Habits, to: SocketAddrV6) -> bool {
 
 #[test]
 fn a_tally_counts_round_trips_and_bytes() {
-    assert_eq!(conversation(1), [ONE]);
-    assert_eq!(conversation(16), [0]);
+    for by in [Way::Card, Way::Datagrams] {
+        assert_eq!(conversation(1, by), [ONE]);
+        assert_eq!(conversation(16, by), [0]);
+    }
     // What was told meanwhile and at the end is all that there was.
-    for turns in [17, 31, 32, 33, 100, 5000] {
-        let gains = conversation(turns);
+    let ways = [Way::Card, Way::Datagrams].into_iter();
+    for (turns, by) in ways.flat_map(|by| [17, 31, 32, 33, 100, 5000].map(|turns| (turns, by))) {
+        let gains = conversation(turns, by);
         let bytes = i32::try_from(u64::from(turns) * 1100 / WORTH_BYTES).unwrap();
         let turns = i32::try_from(turns).unwrap();
         assert_eq!(gains.iter().sum::<i32>(), turns + bytes - SETUP, "{gains:?}");
@@ -48,8 +51,75 @@ fn a_tally_counts_round_trips_and_bytes() {
     let mut bulk = Tally::default();
     bulk.moved(100, 0);
     bulk.moved(0, 64 << 20);
-    assert_eq!(bulk.due(), Some(1 + 1024 - SETUP));
-    assert_eq!(bulk.end(), 0);
+    assert_eq!(bulk.due(Way::Card), Some(1 + 1024 - SETUP));
+    assert_eq!(bulk.end(Way::Card), 0);
+}
+
+/// What a connection adds in parts that sends or receives so many MiB, after so many requests and short answers.
+fn transfer(turns: u32, mib: u64, sends: bool) -> Vec<i32> {
+    let mut tally = Tally::default();
+    let mut gains = Vec::new();
+    for at in 0..u64::from(turns) + 4 * mib {
+        if at < turns.into() {
+            tally.moved(100, 0);
+            tally.moved(0, 100);
+        } else {
+            tally.moved(if sends { 256 << 10 } else { 0 }, if sends { 0 } else { 256 << 10 });
+        }
+        gains.extend(tally.due(Way::Datagrams));
+    }
+    gains.push(tally.end(Way::Datagrams));
+    gains
+}
+
+#[test]
+fn a_stream_takes_from_the_score_and_long_answers_do_not() {
+    for sends in [true, false] {
+        // However many there are of it, and whatever it was taken for before.
+        for (turns, mib) in [(1, 16), (1, 4000), (60, 64)] {
+            assert_eq!(transfer(turns, mib, sends).iter().sum::<i32>(), -STREAM, "{turns} {mib}");
+        }
+        // What is moved beside few round trips makes up for its set-up, and for no other.
+        let some: i32 = transfer(1, 15, sends).iter().sum();
+        assert!((0..=SETUP).contains(&some), "{some}");
+        assert!(transfer(1000, 64, sends).iter().sum::<i32>() > 1000);
+    }
+}
+
+#[test]
+fn streams_are_left_to_tcp_for_long_and_conversations_bring_smc_back() {
+    let (mut habits, to) = (Habits::default(), to(1, 80));
+    let place = Place::of(to);
+    let stream = |habits: &mut Habits, now| {
+        let gains = transfer(1, 64, true).into_iter();
+        gains.filter_map(|gain| habits.learns(to, gain, now)).last()
+    };
+    let mut now = SECOND;
+    let change = stream(&mut habits, now).unwrap();
+    assert_eq!(change.word, place.word(now + 60 * SECOND));
+    for wait in [60, 60, 120, 240, 480] {
+        now += wait * SECOND;
+        let next = if wait == 60 && now == 61 * SECOND { 60 } else { 2 * wait };
+        assert_eq!(habits.begins(to, now).unwrap().word, place.word(now + next * SECOND));
+        assert_eq!(stream(&mut habits, now), None, "one more changes nothing");
+    }
+    for _ in 0..20 {
+        now += 2 * 86_400 * SECOND;
+        assert!(habits.begins(to, now).is_some(), "at least once a day");
+        stream(&mut habits, now);
+    }
+    now += 86_400 * SECOND;
+    habits.begins(to, now).unwrap();
+    let back = conversation(1000, Way::Datagrams).into_iter();
+    assert!(back.filter_map(|gain| habits.learns(to, gain, now)).any(|change| change.word == 0));
+    assert!(!is_spared(&habits, to));
+    // Where most are conversations, a stream now and then takes nothing away.
+    for _ in 0..10 {
+        assert_eq!(stream(&mut habits, now), None);
+        for gain in conversation(1000, Way::Datagrams) {
+            assert_eq!(habits.learns(to, gain, now), None);
+        }
+    }
 }
 
 #[test]
@@ -58,11 +128,11 @@ fn who_speaks_first_does_not_matter_and_silence_is_worth_nothing() {
     greeted.moved(0, 10);
     greeted.moved(10, 0);
     greeted.moved(0, 10);
-    assert_eq!(greeted.end(), 2 - SETUP);
-    assert_eq!(Tally::default().end(), NOTHING);
+    assert_eq!(greeted.end(Way::Datagrams), 2 - SETUP);
+    assert_eq!(Tally::default().end(Way::Datagrams), NOTHING);
     let mut huge = Tally::default();
     huge.moved(u64::MAX, u64::MAX);
-    assert_eq!(huge.due(), Some(i32::MAX - SETUP));
+    assert_eq!(huge.due(Way::Card), Some(i32::MAX - SETUP));
 }
 
 #[test]
@@ -73,7 +143,7 @@ fn short_connections_are_left_to_tcp_and_others_are_not() {
     assert!(!is_spared(&habits, to(1, 81)) && !is_spared(&habits, to(2, 80)));
     let mut long = Habits::default();
     for _ in 0..1000 {
-        for gain in conversation(40) {
+        for gain in conversation(40, Way::Datagrams) {
             assert_eq!(long.learns(to(1, 80), gain, SECOND), None);
         }
     }
@@ -87,7 +157,7 @@ fn a_few_short_ones_among_long_ones_change_nothing() {
         for _ in 0..8 {
             assert_eq!(habits.learns(to(1, 80), ONE, now), None);
         }
-        for gain in conversation(200) {
+        for gain in conversation(200, Way::Datagrams) {
             assert_eq!(habits.learns(to(1, 80), gain, now), None);
         }
     }
@@ -121,7 +191,7 @@ fn a_long_trial_brings_smc_back() {
     }
     let now = 100 * SECOND;
     habits.begins(to, now).unwrap();
-    let mut gains = conversation(1000).into_iter();
+    let mut gains = conversation(1000, Way::Datagrams).into_iter();
     let back = gains.find_map(|gain| habits.learns(to, gain, now)?.word.eq(&0).then_some(()));
     assert_eq!(back, Some(()));
     assert!(!is_spared(&habits, to));
