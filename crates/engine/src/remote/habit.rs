@@ -9,8 +9,9 @@
 //!
 //! A **stream** (many bytes for each round trip) is what TCP does as well or better than our own RoCEv2: its segments are
 //! put together by the card or the kernel, 64 KiB at a time, and its window grows with the path. So bytes are worth
-//! something beside round trips only, and a connection that turns out to be a stream takes from the score. Cards that
-//! speak RoCEv2 themselves copy nothing: there bytes are worth what they were, and no stream is taken for one.
+//! something beside round trips only, and a connection that turns out to be a stream takes from the score. A card that
+//! speaks RoCEv2 itself makes, sums and acknowledges its packets: there bytes are worth more, and nothing is taken for a
+//! stream.
 //!
 //! Only the client's end decides. It may leave the option out of its SYN; a listener that answered it at one
 //! time and not at another could say one thing in a SYN-ACK and another on the accepted socket. Both ends of a
