@@ -241,10 +241,16 @@ impl Guest {
         }
     }
 
-    /// Kills the process group.
+    /// Kills the process group, and waits until all of it has ended: what its other members hold, a port
+    /// that they listen at among it, is free then.
     pub fn kill_all(&mut self) {
-        let _ = calls::kill(-self.pid(), libc::SIGKILL);
+        let group = self.pid();
+        let _ = calls::kill(-group, libc::SIGKILL);
         let _ = self.child.wait();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while calls::kill(-group, 0).is_ok() && lives(group) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -252,6 +258,19 @@ impl Drop for Guest {
     fn drop(&mut self) {
         self.kill_all();
     }
+}
+
+/// Whether a process group has a member that is no zombie: those are gone but for whoever is to reap them.
+fn lives(group: i32) -> bool {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter_map(|process| fs::read_to_string(process.path().join("stat")).ok()).any(
+        |stat| {
+            // The name, in parentheses, may hold anything; behind it are the state, the parent and the group.
+            let mut words = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+            let state = words.next();
+            words.nth(1) == Some(group.to_string().as_str()) && !matches!(state, Some("Z" | "X"))
+        },
+    )
 }
 
 /// What the kernel knows about where the threads of a process and of its children wait.
