@@ -227,6 +227,8 @@ impl World {
             &self.lending.word(),
             &self.engine.word(),
             &self.returned.word(),
+            &self.way_out.word(),
+            &self.secret_stamps.word(),
         ];
         for word in locks {
             // Whoever held it is not in this process.
@@ -237,6 +239,13 @@ impl World {
         }
         if let Some(mut holders) = self.holders.lock() {
             holders.clear();
+        }
+        // They may be half written.
+        if let Some(mut way) = self.way_out.lock() {
+            *way = None;
+        }
+        if let Some(mut known) = self.secret_stamps.lock() {
+            *known = None;
         }
         self.waiters.store(0, Ordering::Relaxed);
         self.polls.store(0, Ordering::Relaxed);

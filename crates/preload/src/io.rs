@@ -618,8 +618,10 @@ fn sleep(
         let announced = !may_quieten(w, conn, mine, peer);
         let blocked = frozen || room && (deaf || announced || conn.is_mixed(mine, peer));
         result = if others > 0 || blocked {
-            let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-            let woken = call::futex_wait(&conn.nudge, nudge, Some(pause));
+            let timed = if room { options::SNDTIMEO } else { options::RCVTIMEO };
+            let has_limit = conn.options.load(Ordering::Relaxed) & timed != 0 || left.is_some();
+            let behind = if has_limit { Behind::Ends } else { Behind::MayGoOn };
+            let woken = nap::pause(&conn.nudge, nudge, 1_000_000, behind);
             if call::ended(conn.descriptor(fd)) {
                 conn.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
             }
@@ -771,6 +773,9 @@ fn without_copies(w: &'static World, conn: &'static Conn, fd: c_int) {
         ready::changed(w, conn);
     }
 }
+
+/// Bytes that a call moves at most (`MAX_RW_COUNT`).
+pub(crate) const MOVED_MAX: usize = 0x7fff_f000;
 
 /// Sends what is in `iov`. `control`: a message header whose control data only the kernel can read.
 ///
@@ -945,12 +950,15 @@ unsafe fn transmit_ring(
             Put::Kernel => {
                 ready::changed(w, conn);
                 let moved = all - from.left();
-                if moved > 0 {
-                    return Ok(moved);
+                if moved == 0 {
+                    // SAFETY: the caller's promise; nothing was taken from the buffers.
+                    return unsafe { transmit_kernel(fd, iov, flags, control) }
+                        .inspect_err(|errno| conn.tells(w, *errno));
                 }
-                // SAFETY: the caller's promise; nothing was taken from the buffers.
-                return unsafe { transmit_kernel(fd, iov, flags, control) }
-                    .inspect_err(|errno| conn.tells(w, *errno));
+                let waits = flags & libc::MSG_DONTWAIT == 0 && !is_nonblocking(w, conn, fd);
+                // SAFETY: the caller's promise.
+                let rest = || unsafe { transmit_rest(fd, (iov, moved), flags, control) };
+                return Ok(moved + if waits { told_with_more(w, conn, rest()) } else { 0 });
             }
             Put::Failed(errno) => {
                 let moved = all - from.left();
@@ -958,6 +966,40 @@ unsafe fn transmit_ring(
             }
         }
     }
+}
+
+/// Sends by TCP what stands behind the first `moved` bytes of a call's. What becomes of it is not told by a signal: the
+/// call has moved something.
+///
+/// # Safety
+///
+/// As [`transmit`].
+unsafe fn transmit_rest(
+    fd: c_int,
+    (iov, moved): (&[iovec], usize),
+    flags: c_int,
+    control: Option<*const msghdr>,
+) -> Outcome {
+    let mut rest = vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
+    let count = skip(iov, moved, &mut rest);
+    // SAFETY: the caller's promise.
+    let mut message = control.map(|control| unsafe { *control });
+    if let Some(message) = &mut message {
+        (message.msg_iov, message.msg_iovlen) = (rest.as_mut_ptr(), count);
+    }
+    let control = message.as_ref().map(std::ptr::from_ref);
+    // SAFETY: parts of the caller's buffers.
+    unsafe { transmit_kernel(fd, &rest[..count], flags | libc::MSG_NOSIGNAL, control) }
+}
+
+/// What a call of the kernel's has moved for one that has moved something before: what was wrong with it is for the next.
+fn told_with_more(w: &World, conn: &Conn, got: Outcome) -> usize {
+    got.unwrap_or_else(|errno| {
+        if !matches!(errno, libc::EAGAIN | libc::EINTR | libc::EPIPE) {
+            conn.tell_later(w, errno);
+        }
+        0
+    })
 }
 
 /// Notes that a sender found no room, so that room becomes an event; `false`: there is some now.
@@ -1024,7 +1066,11 @@ pub(crate) unsafe fn send_file(
     }
     // SAFETY: the caller's promise.
     let mut at = unsafe { offset.as_ref() }.copied();
-    let n = n.min(0x7fff_f000);
+    if at.is_none() && call::place(file) == Err(libc::ESPIPE) {
+        // As the kernel has it, which would not know what to do with bytes that do not go.
+        return Err(libc::EINVAL);
+    }
+    let n = n.min(MOVED_MAX);
     let mut total = 0;
     let (mut held, mut fd) = (None, fd);
     let result = loop {
@@ -1060,7 +1106,16 @@ pub(crate) unsafe fn send_file(
             }
             Err(Put::Shut) => break shut(w, conn, fd, total, 0).map(drop),
             Err(Put::Failed(libc::EPIPE)) => break broken_pipe(total, 0).map(drop),
-            Err(Put::Kernel) if total > 0 => break Ok(()),
+            Err(Put::Kernel) if total > 0 => {
+                ready::changed(w, conn);
+                if !is_nonblocking(w, conn, fd) {
+                    let place = at.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+                    // SAFETY: null, or a place of our own.
+                    let rest = outcome(unsafe { real::sendfile(fd, file, place, n - total) });
+                    total += told_with_more(w, conn, rest);
+                }
+                break Ok(());
+            }
             Err(Put::Kernel | Put::All) => {
                 ready::changed(w, conn);
                 // SAFETY: the caller's promise.

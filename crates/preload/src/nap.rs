@@ -96,6 +96,23 @@ pub(crate) fn nap(
     }
 }
 
+/// Sleeps while a word of this process's own has this value, for so many nanoseconds at most.
+pub(crate) fn pause(
+    word: &AtomicU32,
+    value: u32,
+    ns: u32,
+    behind: Behind,
+) -> Result<(), std::ffi::c_int> {
+    if behind == Behind::MayGoOn && remains::may_make_sockets() && goes_on() {
+        match call::futex_wait_on(word, value, call::now_ns() + u64::from(ns)) {
+            Err(libc::ENOSYS | libc::EPERM) => GOES_ON.store(NO, Ordering::Relaxed),
+            ended => return ended,
+        }
+    }
+    let limit = libc::timespec { tv_sec: 0, tv_nsec: ns.into() };
+    call::futex_wait(word, value, Some(limit))
+}
+
 /// How long who waits for several things may nap now, nanoseconds, where so many are `left`; 0: not at all.
 pub(crate) fn longest_of_many(w: &World, left: Option<u64>) -> u64 {
     let longest = longest_ns(w) / PART;

@@ -364,6 +364,10 @@ mod calls {
     pub fn getfl(fd: i32) -> Result<i32> {
         call!(SYS_fcntl, fd, libc::F_GETFL).map(|v| v as i32)
     }
+    /// Where reads of a file go on. `ESPIPE`: it has no places, as pipes, sockets and terminals have none.
+    pub fn place(fd: i32) -> Result<usize> {
+        call!(SYS_lseek, fd, 0, libc::SEEK_CUR)
+    }
     pub fn getfd(fd: i32) -> Result<i32> {
         call!(SYS_fcntl, fd, libc::F_GETFD).map(|v| v as i32)
     }
@@ -631,6 +635,11 @@ mod calls {
         let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
         call!(SYS_futex, std::ptr::from_ref(word), op, value, limit).map(drop)
     }
+    /// Sleeps while the word, which is this process's own, has this value, at most until that time of the monotonic clock,
+    /// nanoseconds, as a wait that goes on behind a signal handler with `SA_RESTART`. Since Linux 5.16.
+    pub fn futex_wait_on(word: &crate::sync::AtomicU32, value: u32, until_ns: u64) -> Result<()> {
+        futex_waitv(word, value, until_ns, libc::FUTEX_PRIVATE_FLAG)
+    }
     /// Wakes all threads, of whatever process, that sleep on the word, which lies in shared memory.
     pub fn futex_wake_all(word: &crate::sync::AtomicU32) {
         let _ = call!(SYS_futex, std::ptr::from_ref(word), libc::FUTEX_WAKE, i32::MAX);
@@ -648,9 +657,19 @@ mod calls {
     /// The same until that time of the monotonic clock, nanoseconds, as a wait that goes on behind a signal handler with
     /// `SA_RESTART`. Since Linux 5.16.
     pub fn futex_nap_on(word: &crate::sync::AtomicU32, value: u32, until_ns: u64) -> Result<()> {
-        // `struct futex_waitv`: value, address, flags (a word of 32 bits, which processes share).
+        futex_waitv(word, value, until_ns, 0)
+    }
+    /// `flags`: `FUTEX_PRIVATE_FLAG`, if no other process has the word.
+    fn futex_waitv(
+        word: &crate::sync::AtomicU32,
+        value: u32,
+        until_ns: u64,
+        flags: i32,
+    ) -> Result<()> {
+        // `struct futex_waitv`: value, address, flags (a word of 32 bits).
         const FUTEX2_SIZE_U32: u64 = 2;
-        let one = [u64::from(value), std::ptr::from_ref(word) as u64, FUTEX2_SIZE_U32];
+        let flags = FUTEX2_SIZE_U32 | u64::from(flags.unsigned_abs());
+        let one = [u64::from(value), std::ptr::from_ref(word) as u64, flags];
         let until = libc::timespec {
             tv_sec: (until_ns / 1_000_000_000).cast_signed(),
             tv_nsec: (until_ns % 1_000_000_000).cast_signed(),

@@ -384,3 +384,18 @@ pub fn soft_limit(n: u64) -> Result<u64, i32> {
     call!(libc::setrlimit, libc::RLIMIT_NOFILE, &raw const limit)?;
     Ok(before)
 }
+
+impl Stream {
+    /// The stream on standard input that is there from the beginning, whatever end it has met before.
+    #[must_use]
+    pub fn standard_input() -> Self {
+        unsafe extern "C" {
+            static mut stdin: *mut libc::FILE;
+        }
+        // SAFETY: libc has made it before `main`, and nobody assigns to it.
+        unsafe {
+            libc::clearerr(stdin);
+            Self(stdin)
+        }
+    }
+}

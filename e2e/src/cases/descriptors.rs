@@ -69,6 +69,22 @@ pub fn dup3_and_fcntl_dup(s: &mut Stage) {
     say!("one left", s.b_mask(c), calls::close(301), s.b_mask(c));
 }
 
+/// `F_DUPFD` on to the descriptor that stdio reads, which is what closing it first leads to.
+pub fn fcntl_dup_on_to_stdio(s: &mut Stage) {
+    for command in [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC] {
+        let c = s.pair();
+        say!("before", s.b_send(c, "one "), calls::recv(c.a, 9, 0), s.b_send(c, "two "));
+        settle();
+        let kept = calls::dup_above(0, 400).expect("a duplicate");
+        say!("put there", calls::close(0), calls::fcntl(c.a, command, 0));
+        say!("more", s.b_send(c, "three"), s.b_shutdown(c, libc::SHUT_WR));
+        let stream = Stream::standard_input();
+        say!("line", stream.line().map(|line| line.into_bytes()));
+        say!("and out", calls::send(c.a, b"four", 0), s.b_recv(c, 9));
+        say!("back", calls::dup2(kept, 0), calls::close(kept), s.b_mask(c));
+    }
+}
+
 /// `close_range` over a connection and over numbers that a library may use for itself.
 pub fn close_ranges(s: &mut Stage) {
     let (c, d) = (s.pair(), s.pair());

@@ -46,9 +46,10 @@ macro_rules! oracle_cases {
                 peek_waitall_times_out_once trunc
                 waitall_times_out waitall_until_the_end waitall_whole waitall_dontwait
                 dontwait_when_empty low_water_mark low_water_mark_blocks receive_timeout
-                send_timeout receive_timeout_does_not_limit_sending queue_sizes urgent urgent_inline urgent_none vectors too_many_vectors
+                send_timeout receive_timeout_does_not_limit_sending queue_sizes queue_of_much urgent urgent_inline urgent_none vectors too_many_vectors
                 messages many_messages many_messages_block preadv2_pwritev2 nowait_read sendfile sendfile_stops_midway
-                sendfile_limits splice_in splice_in_much splice_out tee_and_others_refuse bad_pointers full_and_drained room_behind_an_end
+                sendfile_limits splice_in splice_in_much splice_out splice_that_does_not_wait
+                sendfile_from_what_is_no_file tee_and_others_refuse bad_pointers full_and_drained room_behind_an_end
                 large_both_ways large_one_way_blocking errno_is_left_alone syscall_function more_flag
                 zero_copy_sending zero_copy_unasked kernel_tls_refused_or_not
             }
@@ -93,7 +94,7 @@ macro_rules! oracle_cases {
             }
             seams {
                 looks_over_the_switch demoted_with_unread_on_both_sides demoted_one_after_the_other
-                waitall_over_a_demotion_and_reset
+                waitall_over_a_demotion_and_reset sent_whole_over_a_demotion many_messages_up_to_one_that_is_cut
                 splice_stops_at_urgent_data sent_to_a_peer_that_was_urgent_and_has_ended
                 shut_rd_first_of_all reset_behind_the_end no_reset_after_both_ends
                 recvmmsg_tells_errors_first error_before_the_pipe_breaks reset_told_to_a_child
@@ -125,7 +126,7 @@ macro_rules! oracle_cases {
                 met_and_back_to_tcp met_after_a_move met_after_one_shot met_after_one_shot_for_the_end met_with_bytes_on_the_way
             }
             descriptors {
-                dup_shares dup2_over_connection dup3_and_fcntl_dup close_ranges close_from
+                dup_shares dup2_over_connection dup3_and_fcntl_dup fcntl_dup_on_to_stdio close_ranges close_from
                 number_reused nonblock_shared getfl fionbio fdopen_stream fdopen_with_bytes_queued
                 stdio_dprintf limit_reached
             }
@@ -162,7 +163,7 @@ macro_rules! oracle_cases {
                 late_and_forked late_and_forked_sending late_shut_beside_send late_receive_timeouts
             }
             threads {
-                close_during_recv duplicate_closed_during_recv shutdown_during_recv two_receivers two_senders_whole
+                close_during_recv duplicate_closed_during_recv shutdown_during_recv two_receivers signals_beside_another_thread two_senders_whole
                 cancel_blocked_recv cancel_takes_nothing epoll_two_waiters epoll_two_waiters_that_do_not_read
                 epoll_room_beside_unread
                 epoll_changed_while_waiting epoll_ended_by_other_threads wait_in_thread_send_in_main dup2_during_recv closed_as_calls_begin

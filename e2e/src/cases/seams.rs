@@ -99,6 +99,71 @@ pub fn waitall_over_a_demotion_and_reset(s: &mut Stage) {
     }
 }
 
+/// A call that waits until all is sent returns when all is sent, whichever way the rest of it takes: the peer has gone back
+/// to TCP before, or does while the call waits for room.
+pub fn sent_whole_over_a_demotion(s: &mut Stage) {
+    const LEN: usize = 16 << 20;
+    let bytes = crate::show::stream_bytes(9, 0, LEN);
+    let file = calls::memfd(&bytes).expect("a file");
+    let (half, rest) = bytes.split_at(LEN / 2 + 77);
+    type Sending<'a> = &'a dyn Fn(i32) -> Ret;
+    let each: [(&str, Sending<'_>); 4] = [
+        ("send", &|fd| calls::send(fd, &bytes, 0)),
+        ("writev", &|fd| calls::writev(fd, &[half, b"", rest])),
+        ("sendmsg", &|fd| calls::sendmsg(fd, &[half, rest], libc::MSG_NOSIGNAL)),
+        ("sendfile", &|fd| calls::sendfile(fd, file, Some(&mut 0), LEN)),
+    ];
+    for (name, sending) in each {
+        for before in [true, false] {
+            let c = s.warm_pair(6);
+            if before {
+                say!("urgent", s.b(&format!("send {} {} U", c.b, libc::MSG_OOB)));
+                settle();
+            }
+            s.tell("sleep 200");
+            s.tell(&format!("option {} {} {} 2", c.b, libc::SOL_SOCKET, libc::SO_RCVLOWAT));
+            s.tell(&format!("recvn {} {LEN} 9", c.b));
+            let sent = sending(c.a);
+            say!(name, before, sent, s.answer(), s.answer(), s.answer());
+            say!("closed", calls::close(c.a), s.b_recv(c, 9), s.b_close(c));
+        }
+    }
+    // What has a limit, or does not wait at all, says how far it has come.
+    let c = s.warm_pair(6);
+    say!("urgent", s.b(&format!("send {} {} U", c.b, libc::MSG_OOB)));
+    settle();
+    let sent = calls::send(c.a, &bytes, libc::MSG_DONTWAIT).is_ok_and(|n| n > 0 && n < LEN);
+    calls::set_timeout(c.a, libc::SO_SNDTIMEO, 100).expect("a limit");
+    let (limited, when) = timed(|| calls::send(c.a, &bytes, 0));
+    say!("a part", sent, limited.is_ok_and(|n| n < LEN) || limited == Err(libc::EAGAIN), when);
+}
+
+/// Where a message of several does not go whole, those behind it do not go at all.
+pub fn many_messages_up_to_one_that_is_cut(s: &mut Stage) {
+    const LEN: usize = 16 << 20;
+    let bytes = crate::show::stream_bytes(9, 0, LEN);
+    let messages = [&bytes[..], b"behind it"];
+    let sent = |sent: Result<Vec<u32>, i32>| {
+        sent.map(|all| all.iter().map(|n| *n > 0 && (*n as usize) < LEN).collect::<Vec<_>>())
+    };
+    let c = s.warm_pair(6);
+    calls::set_timeout(c.a, libc::SO_SNDTIMEO, 200).expect("a limit");
+    say!("with a limit", sent(calls::sendmmsg(c.a, &messages, 0)));
+    for urgent in [false, true] {
+        let c = s.warm_pair(6);
+        if urgent {
+            // The peer's own direction is back on TCP, and ours goes there when there is no room.
+            say!("urgent", s.b(&format!("send {} {} U", c.b, libc::MSG_OOB)));
+            settle();
+        }
+        say!("not waiting", sent(calls::sendmmsg(c.a, &messages, libc::MSG_DONTWAIT)));
+    }
+    // The rest of the first finds room, and the second with it.
+    let c = s.warm_pair(6);
+    s.b_later(100, &format!("drain {}", c.b));
+    say!("waiting", calls::sendmmsg(c.a, &messages, 0).map(|all| all.len()));
+}
+
 /// `splice` stops at urgent data, and stays there.
 pub fn splice_stops_at_urgent_data(s: &mut Stage) {
     let c = s.pair_nb();

@@ -72,6 +72,38 @@ pub fn two_receivers(s: &mut Stage) {
     say!("nothing left", calls::recv(c.a, 9, libc::MSG_DONTWAIT));
 }
 
+/// A signal that goes on by itself, for a thread that waits to send while another waits to receive, and the other way round.
+pub fn signals_beside_another_thread(s: &mut Stage) {
+    const USR1: i32 = libc::SIGUSR1;
+    calls::count(USR1, libc::SA_RESTART).expect("a handler");
+    for sends_first in [true, false] {
+        let c = s.pair();
+        say!("fill", Stage::fill(c.a));
+        let sending = || thread::spawn(move || calls::send(c.a, b"x", 0));
+        let receiving = || thread::spawn(move || calls::recv(c.a, 9, 0));
+        let wait = || thread::sleep(Duration::from_millis(80));
+        let (sender, receiver) = if sends_first {
+            let sender = sending();
+            wait();
+            (sender, receiving())
+        } else {
+            let receiver = receiving();
+            wait();
+            (sending(), receiver)
+        };
+        wait();
+        for _ in 0..20 {
+            calls::thread_kill(&sender, USR1).expect("sent");
+            calls::thread_kill(&receiver, USR1).expect("sent");
+            thread::sleep(Duration::from_millis(3));
+        }
+        say!("signals", calls::arrived(USR1) > 2, sender.is_finished(), receiver.is_finished());
+        s.b_later(0, &format!("drain {}", c.b));
+        say!("sent", sender.join().expect("no panic"), s.b_send(c, "word"));
+        say!("received", receiver.join().expect("no panic"));
+    }
+}
+
 /// Two threads send: each send stays whole.
 pub fn two_senders_whole(s: &mut Stage) {
     let c = s.pair();

@@ -291,6 +291,23 @@ fn left<T>(call: impl FnOnce() -> T) -> (T, bool) {
     (answer, calls::errno() == 77)
 }
 
+/// What is not read yet is counted, however much it is.
+pub fn queue_of_much(s: &mut Stage) {
+    // On one CPU, where a ring may grow the most.
+    say!("one CPU", calls::cpus::pin(0), s.b("pin 0"));
+    let c = s.warm_pair(6);
+    let mut sent = 0;
+    while let Ok(n) = calls::send(c.a, &vec![1; 8 << 20], libc::MSG_DONTWAIT) {
+        sent += n;
+    }
+    let queued = calls::ioctl_int(c.a, libc::TIOCOUTQ).expect("a count").unsigned_abs() as usize;
+    // What has come to the other host is not counted there.
+    say!("much", sent > 1 << 20, queued <= sent, queued > 0);
+    say!("drained", s.b(&format!("drain {}", c.b)).ends_with("and no more"));
+    settle();
+    say!("none", calls::ioctl_int(c.a, libc::TIOCOUTQ));
+}
+
 /// `FIONREAD`, `SIOCOUTQ`, `SIOCOUTQNSD`, `SIOCATMARK`.
 pub fn queue_sizes(s: &mut Stage) {
     let c = s.pair_nb();
@@ -610,6 +627,62 @@ pub fn splice_out(s: &mut Stage) {
     say!("send", calls::send(c.a, b"direct", 0), s.b_recv(c, 99));
     calls::close(w).expect("closed");
     say!("pipe at its end", calls::splice(r, c.a, 99, 0));
+}
+
+/// `splice` that does not wait, by what its flags say and by what the two ends are; of what it does not wait for is the
+/// other end.
+pub fn splice_that_does_not_wait(s: &mut Stage) {
+    let c = s.warm_pair(6);
+    let [r, w] = calls::pipe(libc::O_NONBLOCK).expect("a pipe");
+    let now = libc::SPLICE_F_NONBLOCK;
+    say!("an empty pipe", calls::splice(r, c.a, 99, 0), calls::splice(r, c.a, 99, now));
+    let [waiting, _writer] = calls::pipe(0).expect("a pipe");
+    say!("one that waits", calls::splice(waiting, c.a, 99, now));
+    for flags in [0, now] {
+        say!("no bytes", calls::splice(waiting, c.a, 0, flags), calls::splice(c.a, w, 0, flags));
+    }
+    // Into a pipe from a connection where nothing is.
+    for (to, flags) in [(w, now), (w, 0)] {
+        s.b_later(120, &format!("send {} 0 waited-for", c.b));
+        let (got, when) = timed(|| calls::splice(c.a, to, 99, flags));
+        say!("waits", got, when, calls::read(r, 99));
+        settle();
+        say!("and what was left", calls::recv(c.a, 99, libc::MSG_DONTWAIT));
+    }
+    // Into a pipe that is full.
+    let size = calls::fcntl(w, libc::F_GETPIPE_SZ, 0).expect("a size");
+    say!("full", calls::write(w, &vec![b'.'; size]).is_ok_and(|n| n == size), s.b_send(c, "more"));
+    settle();
+    say!("no room", calls::splice(c.a, w, 99, now), calls::splice(c.a, w, 99, 0));
+    say!("still there", calls::recv(c.a, 99, libc::MSG_DONTWAIT));
+    // From a pipe into a connection that is full.
+    let [r, w] = calls::pipe(0).expect("a pipe");
+    say!("pipe", calls::write(w, b"0123456789"), Stage::fill(c.a));
+    s.b_later(150, &format!("drain {}", c.b));
+    let (got, when) = timed(|| calls::splice(r, c.a, 5, now));
+    say!("a full connection", got, when);
+    say!("nonblocking", calls::set_nonblocking(c.a, true));
+    s.b("sleep 300");
+    say!("drained", s.b(&format!("drain {}", c.b)).ends_with("and no more"));
+    say!("fill", Stage::fill(c.a), calls::splice(r, c.a, 5, 0), calls::splice(r, c.a, 5, now));
+}
+
+/// `sendfile` from what has no place that could be sought.
+pub fn sendfile_from_what_is_no_file(s: &mut Stage) {
+    let (c, other) = (s.warm_pair(6), s.warm_pair(6));
+    let [r, w] = calls::pipe(libc::O_NONBLOCK).expect("a pipe");
+    say!("an empty pipe", calls::sendfile(c.a, r, None, 5));
+    calls::write(w, b"of a pipe").expect("written");
+    s.b_send(other, "of another");
+    settle();
+    let mut at = 0;
+    say!("a pipe", calls::sendfile(c.a, r, None, 5), calls::sendfile(c.a, r, Some(&mut at), 5), at);
+    say!("a connection", calls::sendfile(c.a, other.a, None, 5));
+    say!("one at a place", calls::sendfile(c.a, other.a, Some(&mut at), 5), at);
+    say!("itself", calls::sendfile(c.a, c.a, None, 5), calls::sendfile(c.a, -1, None, 5));
+    say!("nothing", calls::sendfile(c.a, r, None, 0));
+    say!("all is there", calls::read(r, 99), calls::recv(other.a, 99, libc::MSG_DONTWAIT));
+    say!("and goes on", calls::send(c.a, b"on", 0), s.b_recv(c, 9), s.b_send(other, "x"));
 }
 
 /// Calls that refuse sockets.

@@ -397,7 +397,8 @@ impl Conn {
         let tail = mine.sent.load(Ordering::Relaxed);
         usize::try_from(tail.wrapping_sub(peer.head.load(Ordering::Acquire)))
             .ok()
-            .filter(|n| *n <= 4 << 20)
+            // Two rings at most hold it.
+            .filter(|n| *n <= 8 << 20)
     }
 }
 

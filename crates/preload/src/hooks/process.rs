@@ -69,7 +69,7 @@ pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 
 /// A connection comes to be at `to`: where that is one of stdio's descriptors, which writes there without a call that we see,
 /// it goes back to TCP. If it cannot, the program may have other plans.
-fn leads_to_stdio(fd: c_int, to: c_int) {
+pub(super) fn leads_to_stdio(fd: c_int, to: c_int) {
     if (0..=STDERR).contains(&to)
         && let Some((w, conn)) = active(fd)
     {
@@ -78,7 +78,7 @@ fn leads_to_stdio(fd: c_int, to: c_int) {
 }
 
 /// Whether a `vfork` child makes this call on something that we follow.
-fn fds_borrowed_for(fd: c_int) -> bool {
+pub(super) fn fds_borrowed_for(fd: c_int) -> bool {
     fds::look(fd).is_some() && fds::borrowed()
 }
 

@@ -174,6 +174,13 @@ pub unsafe extern "C-unwind" fn sendmmsg(
         }
         m.msg_len = u32::try_from(put).unwrap_or(u32::MAX);
         done += 1;
+        // SAFETY: the caller's promise; the call has used them.
+        let all = unsafe { buffers(&raw const m.msg_hdr) }.unwrap_or_default();
+        let all = all.iter().fold(0, |sum: usize, part| sum.saturating_add(part.iov_len));
+        if put.unsigned_abs() < all.min(io::MOVED_MAX) {
+            // What follows would come where its rest belongs.
+            break;
+        }
     }
     done
 }
@@ -235,7 +242,7 @@ pub unsafe extern "C-unwind" fn splice(
     flags: c_uint,
 ) -> ssize_t {
     for (fd, other, outward) in [(from, to, true), (to, from, false)] {
-        let Some((w, conn)) = active(fd).filter(|_| is_pipe(other)) else { continue };
+        let Some((w, conn)) = active(fd).filter(|_| n > 0 && is_pipe(other)) else { continue };
         // What a pipe has taken cannot be given back, so this is settled first.
         if io::keep_tcp(w, conn, fd, Reason::Splice) || !from_at.is_null() || !to_at.is_null() {
             continue;

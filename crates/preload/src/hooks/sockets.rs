@@ -484,7 +484,10 @@ unsafe fn control(fd: c_int, cmd: c_int, arg: usize) -> c_int {
                 conn.nonblock.store(1 + u32::from(on), std::sync::atomic::Ordering::Relaxed);
             }
         }
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => life::duplicated(fd, done),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if !process::fds_borrowed_for(fd) => {
+            process::leads_to_stdio(fd, done);
+            life::duplicated(fd, done);
+        }
         _ => {}
     }
     done

@@ -26,12 +26,15 @@ pub(crate) fn splice_out(
                 .inspect_err(|errno| conn.tells(w, *errno));
         }
     }
-    let dont_wait = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
+    if !may_wait_for_pipe(pipe, flags) && !is_ready(pipe, libc::POLLOUT) {
+        return Err(libc::EAGAIN);
+    }
+    // Whether the connection is waited for is its own affair, whatever `flags` say.
     // What is there, and that there is something; one byte says so where the pipe takes the rest from the ring.
     let mut first = [0u8];
     let iov = [iovec { iov_base: first.as_mut_ptr().cast(), iov_len: n.min(1) }];
     // SAFETY: our own buffer.
-    if unsafe { receive(w, conn, fd, &iov, libc::MSG_PEEK | dont_wait, false) }? == 0 {
+    if unsafe { receive(w, conn, fd, &iov, libc::MSG_PEEK, false) }? == 0 {
         return Ok(0);
     }
     match splice_from_ring(w, conn, fd, pipe, n, flags) {
@@ -41,15 +44,12 @@ pub(crate) fn splice_out(
     let mut bytes = vec![0u8; n.min(64 << 10)];
     let iov = [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
     // SAFETY: our own buffer.
-    let there = unsafe { receive(w, conn, fd, &iov, libc::MSG_PEEK | dont_wait, false) }?;
+    let there = unsafe { receive(w, conn, fd, &iov, libc::MSG_PEEK, false) }?;
     if there == 0 {
         return Ok(0);
     }
-    if flags & libc::SPLICE_F_NONBLOCK != 0 {
-        let mut fds = [libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 }];
-        if call::poll(&mut fds, 0) == Ok(0) {
-            return Err(libc::EAGAIN);
-        }
+    if !may_wait_for_pipe(pipe, flags) && !is_ready(pipe, libc::POLLOUT) {
+        return Err(libc::EAGAIN);
     }
     let put = match call::write(pipe, &bytes[..there.min(4096)]) {
         Ok(put) => put,
@@ -59,6 +59,17 @@ pub(crate) fn splice_out(
     let iov = [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: put }];
     // SAFETY: our own buffer.
     unsafe { receive(w, conn, fd, &iov, libc::MSG_DONTWAIT, false) }
+}
+
+/// Whether the pipe is waited for, by what the call says and by what the pipe does.
+fn may_wait_for_pipe(pipe: c_int, flags: u32) -> bool {
+    flags & libc::SPLICE_F_NONBLOCK == 0
+        && call::getfl(pipe).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0)
+}
+
+fn is_ready(pipe: c_int, events: libc::c_short) -> bool {
+    let mut fds = [libc::pollfd { fd: pipe, events, revents: 0 }];
+    call::poll(&mut fds, 0) != Ok(0)
 }
 
 /// The pipe takes what it has room for from where it lies in the ring. `EOPNOTSUPP`: nothing lies there now, or the kernel
@@ -71,16 +82,11 @@ fn splice_from_ring(
     n: usize,
     flags: u32,
 ) -> Outcome {
-    // As the kernel has it: a pipe that does not wait does not here either.
-    let waits = || {
-        flags & libc::SPLICE_F_NONBLOCK == 0
-            && call::getfl(pipe).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0)
-    };
     loop {
         match conn.recv_with(w, fd, n, |piece| call::write_now(pipe, piece)) {
             Ok(n) => return Ok(n),
             Err(got) if Conn::is_retry(got) => return Err(libc::EOPNOTSUPP),
-            Err(Got::Failed(libc::EAGAIN)) if waits() => {
+            Err(Got::Failed(libc::EAGAIN)) if may_wait_for_pipe(pipe, flags) => {
                 let mut fds = [libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 }];
                 call::poll(&mut fds, -1)?;
             }
@@ -100,7 +106,7 @@ pub(crate) fn splice_in(
     flags: u32,
 ) -> Outcome {
     left::tidy();
-    let ms = if flags & libc::SPLICE_F_NONBLOCK != 0 { 0 } else { -1 };
+    let ms = if may_wait_for_pipe(pipe, flags) { -1 } else { 0 };
     let mut fds = [libc::pollfd { fd: pipe, events: libc::POLLIN, revents: 0 }];
     match call::poll(&mut fds, ms) {
         Ok(0) => return Err(libc::EAGAIN),
@@ -132,7 +138,7 @@ pub(crate) fn splice_in(
         match conn.send_with(w, fd, n, read) {
             Ok(moved) => return Ok(moved),
             Err(Put::Full) => {
-                if flags & libc::SPLICE_F_NONBLOCK != 0 || is_nonblocking(w, conn, fd) {
+                if is_nonblocking(w, conn, fd) {
                     if full(w, conn) {
                         return Err(libc::EAGAIN);
                     }
