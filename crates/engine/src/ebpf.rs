@@ -35,7 +35,9 @@ pub(crate) const IF_ANY_K: u8 = 0x45;
 pub(crate) const IF_GREATER: u8 = 0x2d;
 /// As numbers of 32 bits with a sign.
 pub(crate) const IF_GREATER_K: u8 = 0x66;
-const LOAD_MAP: u8 = 0x18;
+pub(crate) const IF_NOT_EQUAL: u8 = 0x5d;
+/// A number of 64 bits, the half of which is in an instruction of its own.
+const LOAD_LONG: u8 = 0x18;
 const MAP_BY_DESCRIPTOR: u8 = 1;
 
 /// A label: its number in the program.
@@ -75,8 +77,14 @@ impl Program {
     }
 
     pub(crate) fn load_map(&mut self, to: u8, map: i32) {
-        self.put(LOAD_MAP, to, MAP_BY_DESCRIPTOR, 0, map);
+        self.put(LOAD_LONG, to, MAP_BY_DESCRIPTOR, 0, map);
         self.put(0, 0, 0, 0, 0);
+    }
+
+    pub(crate) fn load_number(&mut self, to: u8, number: u64) {
+        let [a, b, c, d, e, f, g, h] = number.to_le_bytes();
+        self.put(LOAD_LONG, to, 0, 0, i32::from_le_bytes([a, b, c, d]));
+        self.put(0, 0, 0, 0, i32::from_le_bytes([e, f, g, h]));
     }
 
     /// The program, its jumps leading where they should.

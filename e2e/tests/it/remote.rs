@@ -58,6 +58,8 @@ struct Kind {
     v6: bool,
     /// The engines ask each other; nothing is said in the TCP handshake.
     meets: bool,
+    /// The engines say it for the sockets of one control group that has both hosts in it, as where nobody has chosen one.
+    one_group: bool,
     /// Engines and programs are those of a user who may do nothing that others may not.
     unprivileged: bool,
 }
@@ -141,7 +143,9 @@ impl Pair {
                 command.args(["--peers", networks]);
             }
         } else {
-            command.arg("--cgroup").arg(host.group().unwrap());
+            let group = host.group().unwrap();
+            let all = group.parent().unwrap();
+            command.arg("--cgroup").arg(if self.kind.one_group { all } else { group });
         }
         command.args(settings);
         command.stdout(Stdio::piped()).stdin(Stdio::null());

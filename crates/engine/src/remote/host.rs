@@ -140,7 +140,7 @@ impl Host {
         let listed = Arc::clone(&boards);
         engine.list_users(move || listed.stat());
         let engine = Arc::new(engine);
-        let side = door.side();
+        let (side, door_netns) = (door.side(), board::netns_of(door.fd()));
         let inbox = Arc::new(Inbox::new()?);
         let reception = Reception::new(
             Arc::clone(&boards),
@@ -151,7 +151,7 @@ impl Host {
         )?;
         // From now on listeners of guests that were here before promise SMC, and guests knock: the one right behind the
         // other, because who is promised something by a listener that does not know whom to ask is reset.
-        let option = announce(group, name)?;
+        let option = announce(group, name, door_netns)?;
         let promise = Promise { option: option.as_ref().map(|_| name.number()), meets };
         world.board.serve(promise.option, meets, side).map_err(Error::Full)?;
         let (door, steward) = ((inbox, None), (Arc::new(Inbox::new()?), None));
@@ -206,11 +206,15 @@ impl Drop for Host {
 const EADDRINUSE: i32 = 98;
 
 /// Has the TCP option written for sockets of guests that ask.
-fn announce(group: Option<PathBuf>, name: option::Name) -> Result<Option<TcpOption>, Error> {
+fn announce(
+    group: Option<PathBuf>,
+    name: option::Name,
+    netns: Option<u64>,
+) -> Result<Option<TcpOption>, Error> {
     let Some(path) = group else { return Ok(None) };
     let group = Hierarchy::open().and_then(|tree| tree.group(&path));
     let group = group.map_err(|e| Error::Group(path, e))?;
-    Ok(Some(TcpOption::attach(&group, name)?))
+    Ok(Some(TcpOption::attach(&group, name, netns)?))
 }
 
 /// A guest's rings on the board.

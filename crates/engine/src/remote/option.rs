@@ -179,12 +179,13 @@ pub struct TcpOption {
 }
 
 impl TcpOption {
-    /// Puts it to work on the sockets that processes of this group make from now on.
+    /// Puts it to work on the sockets that processes of this group make from now on. `netns`: on those of the network
+    /// namespace of this number (`SO_NETNS_COOKIE`), where the kernel can tell (Linux 5.15).
     ///
     /// # Errors
     ///
     /// What stands in the way, for people to read.
-    pub fn attach(group: &Group, name: Name) -> Result<Self, Error> {
+    pub fn attach(group: &Group, name: Name, netns: Option<u64>) -> Result<Self, Error> {
         let ports = NumberMap::new(RULES_MAX)?;
         let sockets = SocketStorage::new()?;
         let maps = program::Maps { ports: ports.number(), sockets: sockets.number() };
@@ -192,9 +193,14 @@ impl TcpOption {
             let program = Program::load(hook, instructions)?;
             Ok(GroupLink::attach(&program, group)?)
         };
+        let operations = |netns| link(Hook::SocketOps, &program::socket_operations(maps, netns));
+        let operations = match operations(netns) {
+            Err(Error::OldKernel(_)) if netns.is_some() => operations(None),
+            done => done,
+        };
         // Who can ask is heard: the options come last.
         let links = [
-            link(Hook::SocketOps, &program::socket_operations(maps))?,
+            operations?,
             link(Hook::GetOption, &program::answer(maps, name))?,
             link(Hook::SetOption, &program::ask(maps, name))?,
         ];
@@ -276,7 +282,8 @@ mod tests {
         };
         let maps = program::Maps { ports: ports.number(), sockets: sockets.number() };
         for (hook, instructions) in [
-            (Hook::SocketOps, program::socket_operations(maps)),
+            (Hook::SocketOps, program::socket_operations(maps, None)),
+            (Hook::SocketOps, program::socket_operations(maps, Some(0x1234_5678_9abc_def0))),
             (Hook::GetOption, program::answer(maps, Name::new(7))),
             (Hook::SetOption, program::ask(maps, Name::new(7))),
         ] {

@@ -45,7 +45,7 @@ impl Stage {
         match group(&name).and_then(|group| {
             ip(&format!("netns add {name}"))?;
             ip(&format!("-n {name} link set lo up"))?;
-            let option = Some(TcpOption::attach(&group, NAME).map_err(|e| e.to_string())?);
+            let option = Some(TcpOption::attach(&group, NAME, None).map_err(|e| e.to_string())?);
             Ok(Self { name: name.clone(), option, group, packets: None })
         }) {
             Ok(mut stage) => {
@@ -69,7 +69,7 @@ impl Stage {
     }
 
     pub(super) fn attach_again(&self) -> Result<TcpOption, Error> {
-        TcpOption::attach(&self.group, NAME)
+        TcpOption::attach(&self.group, NAME, None)
     }
 
     /// Does something on a thread that is in the network and in the group.

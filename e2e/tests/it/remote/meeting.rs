@@ -7,7 +7,7 @@ use super::going::Going;
 use super::*;
 use crate::reasons::{assert_counted, assert_said_of};
 
-const MEETS: Kind = Kind { v6: false, meets: true, unprivileged: false };
+const MEETS: Kind = Kind { v6: false, meets: true, one_group: false, unprivileged: false };
 
 fn pair() -> Option<Pair> {
     // What is short goes by SMC as well.

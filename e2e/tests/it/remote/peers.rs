@@ -275,10 +275,9 @@ fn peers_without_shunt_are_on_tcp() {
 /// has died while nothing comes from the other host, and the other before its engine has missed an answer long enough
 /// to give the link up.
 #[track_caller]
-fn killed(dying: Side) {
-    let (Some(python), Some(mut pair)) = (python(), Pair::with(Hosts::new(), &ALL_BY_SMC)) else {
-        return;
-    };
+fn killed(dying: Side, kind: Kind) {
+    let pair = || Pair::of(kind, Hosts::new(), [&ALL_BY_SMC; 2]);
+    let (Some(python), Some(mut pair)) = (python(), pair()) else { return };
     let other = if dying == Side::Client { Side::Server } else { Side::Client };
     let engine = |side| usize::from(side == Side::Client);
     let talk = Talk::serve(&pair, &python, "ends", true);
@@ -320,10 +319,17 @@ fn killed(dying: Side) {
 
 #[test]
 fn the_clients_engine_that_is_killed_is_a_reset_and_then_tcp() {
-    killed(Side::Client);
+    killed(Side::Client, Kind::default());
 }
 
 #[test]
 fn the_servers_engine_that_is_killed_is_a_reset_and_then_tcp() {
-    killed(Side::Server);
+    killed(Side::Server, Kind::default());
+}
+
+/// An engine of another network namespace of this machine, whose group has our programs in it, does not promise for them
+/// what nobody is there to keep.
+#[test]
+fn an_engine_that_is_killed_beside_another_one_leaves_tcp() {
+    killed(Side::Server, Kind { one_group: true, ..Kind::default() });
 }

@@ -8,8 +8,8 @@ use sys::bpf::Instruction;
 use super::{LEVEL, Name, OFFERED, SILENT, SPOKEN, UNKNOWN};
 use crate::ebpf::{
     ADD, ADD_K, AND_K, CALL, EXIT, GO, IF_ANY_K, IF_EQUAL_K, IF_GREATER, IF_GREATER_K,
-    IF_NOT_EQUAL_K, LOAD, LOAD_WORD, Label, MOVE, MOVE_K, NETWORK_ORDER, OR_K, Program, R0,
-    SHIFT_RIGHT, STACK, STORE_WORD, STORE_WORD_K,
+    IF_NOT_EQUAL, IF_NOT_EQUAL_K, LOAD, LOAD_WORD, Label, MOVE, MOVE_K, NETWORK_ORDER, OR_K,
+    Program, R0, SHIFT_RIGHT, STACK, STORE_WORD, STORE_WORD_K,
 };
 
 // Of `struct bpf_sock_ops`.
@@ -55,6 +55,7 @@ const MAP_LOOK_UP: i32 = 1;
 const SET_OPTION: i32 = 49;
 const SET_CALLBACKS: i32 = 59;
 const SOCKET_STORAGE: i32 = 107;
+const NETWORK_NAMESPACE: i32 = 122;
 const FIND_TCP_OPTION: i32 = 142;
 const STORE_TCP_OPTION: i32 = 143;
 const RESERVE_TCP_OPTION: i32 = 144;
@@ -173,11 +174,18 @@ fn need_answerable(p: &mut Program, no: Label) {
     }
 }
 
-/// Adds the option to SYN and SYN-ACK of sockets that are to have it, and sees whether the peer did.
-pub(super) fn socket_operations(maps: Maps) -> Vec<Instruction> {
+/// Adds the option to SYN and SYN-ACK of sockets that are to have it, and sees whether the peer did. `netns`: of the sockets
+/// of this network namespace alone. A listener is not known where its SYN-ACK is written, and one of another namespace may
+/// have asked an engine there that is gone.
+pub(super) fn socket_operations(maps: Maps, netns: Option<u64>) -> Vec<Instruction> {
     let mut p = Program::new();
     let [connect, listen, choose, header, established, end] = [(); 6].map(|()| p.label());
     p.put(MOVE, CONTEXT, 1, 0, 0);
+    if let Some(netns) = netns {
+        call(&mut p, NETWORK_NAMESPACE);
+        p.load_number(1, netns);
+        p.jump(IF_NOT_EQUAL, R0, 1, 0, end);
+    }
     load(&mut p, OP, OPERATION);
     for (operation, to) in [
         (RESERVE, header),
