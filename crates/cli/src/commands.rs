@@ -82,7 +82,7 @@ Examples:
   sudo shunt engine --users all                  the same, for programs of all users
   sudo shunt engine --eid MYEID                  and Linux, after: smcr ueid add MYEID
   sudo shunt engine --address 10.0.0.1,10.0.0.2 --max-links 2
-  sudo setcap cap_bpf,cap_net_admin+ep $(command -v shunt); shunt engine    for your own programs
+  sudo setcap cap_bpf,cap_perfmon,cap_net_admin+ep $(command -v shunt); shunt engine    for your own programs
   shunt engine status                            vectors, link groups, settings
   shunt engine set autocork=0 testlink_time=5
 
@@ -416,10 +416,22 @@ pub(crate) fn main() -> u8 {
         Ok(status) => status,
         Err((status, e)) if is_closed_pipe(&e) => status,
         Err((status, e)) => {
-            eprintln!("shunt: {e:#}");
+            eprintln!("shunt: {}", words_of(&e));
             status
         }
     }
+}
+
+/// An error and what it comes of, in a line. Some have the words of their cause in theirs.
+fn words_of(e: &anyhow::Error) -> String {
+    e.chain().fold(String::new(), |mut said, cause| {
+        let words = cause.to_string();
+        if !said.contains(&words) {
+            said += if said.is_empty() { "" } else { ": " };
+            said += &words;
+        }
+        said
+    })
 }
 
 /// Whether the reader of our output has gone: not worth a word.

@@ -250,6 +250,20 @@ fn from_environment(environment: Environment<'_>) -> anyhow::Result<Vec<Written>
     Ok(written)
 }
 
+/// Variables that are nobody's, and look like one that is: each with that one.
+pub(crate) fn mistyped(variables: impl Iterator<Item = String>) -> Vec<(String, &'static str)> {
+    let known = || SETTINGS.iter().map(|setting| setting.env).chain(["SHUNT_CONFIG", "SHUNT_DIR"]);
+    let plain = |s: &str| s.to_uppercase().replace('_', "");
+    let meant = |name: String| {
+        if known().any(|one| one == name) || !name.to_uppercase().starts_with("SHUNT") {
+            return None;
+        }
+        let like = |one: &&str| plain(one) == plain(&name) || distance(one, &name) <= 2;
+        known().find(like).map(|one| (name, one))
+    };
+    variables.filter_map(meant).collect()
+}
+
 /// The configuration file's path and text, if there is one.
 pub(crate) fn find_file(
     options: &SettingOptions,
@@ -297,6 +311,18 @@ pub(crate) fn line_of(text: &str, at: usize) -> usize {
     1 + text.bytes().take(at).filter(|b| *b == b'\n').count()
 }
 
+/// Whether a table of the configuration file, if that is what it is, is somebody's section.
+///
+/// # Errors
+///
+/// In words: it is nobody's.
+pub(crate) fn known_section(name: &str, value: &DeValue<'_>) -> Result<(), String> {
+    if matches!(value, DeValue::Table(_)) && ![ENGINE, SERVE].contains(&name) {
+        return Err(format!("no such section: {name} (there are: {ENGINE}, {SERVE})"));
+    }
+    Ok(())
+}
+
 /// Settings in the text of a configuration file.
 fn parse_file(path: &Path, text: &str) -> anyhow::Result<Vec<Written>> {
     let table = DeTable::parse(text).map_err(|e| {
@@ -310,6 +336,7 @@ fn parse_file(path: &Path, text: &str) -> anyhow::Result<Vec<Written>> {
         if [ENGINE, SERVE].contains(&name) && matches!(value.get_ref(), DeValue::Table(_)) {
             continue;
         }
+        known_section(name, value.get_ref()).map_err(|bad| anyhow!("{source}: {bad}"))?;
         let Some(setting) = SETTINGS.iter().find(|s| s.name == name) else {
             bail!("{source}: no such setting: {name}{}", suggestion(name));
         };

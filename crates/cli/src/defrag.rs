@@ -27,7 +27,7 @@ const STDIO: &str = "-";
 #[derive(Args, Debug)]
 pub(crate) struct DefragArguments {
     /// The capture to read, pcap or pcapng; - is standard input
-    #[arg(required_unless_present = "interface", conflicts_with = "interface")]
+    #[arg(required_unless_present = "interface", conflicts_with_all = ["interface"].iter().chain(live::OPTIONS))]
     input: Option<PathBuf>,
     /// The capture to write, .pcap or .pcapng; other names have the format of INPUT; - is standard output
     #[arg(required_unless_present = "interface", conflicts_with = "interface")]

@@ -313,6 +313,11 @@ fn settings_checks(settings: &anyhow::Result<Merged>, comm: &str) -> Vec<Check> 
     }
     let file = merged.file.as_ref().map_or_else(|| "no file".into(), |f| f.display().to_string());
     let mut checks = vec![Check::ok("settings", format!("valid ({file})"))];
+    let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for (name, meant) in crate::config::mistyped(variables) {
+        let found = format!("{name} is in the environment, and no setting");
+        checks.push(Check::warn("settings", found, format!("say {meant}, if that is meant")));
+    }
     if let Some(check) = rules_check(&merged.limits, comm) {
         checks.push(check);
     }
@@ -456,6 +461,12 @@ fn absent_directory_check(dir: &Path, is_named: bool) -> Check {
             "mount a tmpfs there, or set SHUNT_DIR to a directory that you may make",
         ),
     }
+}
+
+/// Whether what is in a directory is in memory, as far as can be told.
+pub(crate) fn is_in_memory(dir: &Path) -> bool {
+    let kind = statfs(dir).map(|fs| fs.filesystem_type());
+    kind.map_or(true, |kind| kind == TMPFS_MAGIC || kind.0 == RAMFS_MAGIC)
 }
 
 pub(crate) fn space_checks(dir: &Path) -> Vec<Check> {

@@ -6,6 +6,7 @@ mod place;
 pub(crate) mod stat;
 mod users;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::{Arc, mpsc};
 
@@ -49,7 +50,13 @@ pub(crate) fn serve(arguments: &ServeArguments) -> anyhow::Result<()> {
     match &arguments.action {
         None => run(&arguments.options),
         Some(Action::User(user)) => users::run(user),
-        Some(Action::Reload(place)) => place.ask(&Request::Reload {}).map(drop),
+        Some(Action::Reload(place)) => {
+            let answer = place.ask(&Request::Reload {})?;
+            if let Some(said) = answer["said"].as_str() {
+                writeln!(std::io::stdout(), "{said}")?;
+            }
+            Ok(())
+        }
         Some(Action::Stop(place)) => place.ask(&Request::Stop {}).map(drop),
     }
 }
@@ -70,7 +77,7 @@ enum Wish {
     /// End.
     Stop,
     /// Read users and shares again, and tell what became of it, if somebody waits.
-    Reload(Option<mpsc::Sender<Result<(), String>>>),
+    Reload(Option<mpsc::Sender<Result<String, String>>>),
 }
 
 /// Turns signals into wishes.
@@ -92,7 +99,7 @@ fn listen_to_signals(mut signals: Signals, wishes: mpsc::Sender<Wish>) -> anyhow
 }
 
 /// What one who asks by the socket wishes, and what became of it.
-fn pass_on(request: Request, wishes: &mpsc::Sender<Wish>) -> Result<(), String> {
+fn pass_on(request: Request, wishes: &mpsc::Sender<Wish>) -> Result<String, String> {
     let ending = |_| "it is ending".to_owned();
     match request {
         Request::Reload {} => {
@@ -100,7 +107,10 @@ fn pass_on(request: Request, wishes: &mpsc::Sender<Wish>) -> Result<(), String> 
             wishes.send(Wish::Reload(Some(tell))).map_err(|_| "it is ending".to_owned())?;
             told.recv().map_err(ending)?
         }
-        Request::Stop {} => wishes.send(Wish::Stop).map_err(|_| "it is ending".to_owned()),
+        Request::Stop {} => {
+            wishes.send(Wish::Stop).map_err(|_| "it is ending".to_owned())?;
+            Ok(String::new())
+        }
         Request::Stat {} => Err("not to be asked here".into()),
     }
 }
@@ -113,7 +123,7 @@ fn run(options: &ServeOptions) -> anyhow::Result<()> {
     // and it must not end us: splice(2) to a client that has gone sends it.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGPIPE])?;
     let config = options.load()?;
-    let path = config.control.clone();
+    let (path, begun) = (config.control.clone(), options.of_file()?);
     let serving = Arc::new(Serving::start_with(config, inherited)?);
     let (tell, wishes) = mpsc::channel();
     listen_to_signals(signals, tell.clone())?;
@@ -138,9 +148,12 @@ fn run(options: &ServeOptions) -> anyhow::Result<()> {
         match wish {
             Wish::Stop => break,
             Wish::Reload(waiting) => {
-                let outcome = reload(&serving, options).map_err(|e| format!("{e:#}"));
-                if let Err(words) = &outcome {
-                    eprintln!("shunt serve: not reloaded, all is as it was: {words}");
+                let outcome = reload(&serving, options, &begun).map_err(|e| format!("{e:#}"));
+                match &outcome {
+                    Ok(words) => eprintln!("shunt serve: {words}"),
+                    Err(words) => {
+                        eprintln!("shunt serve: not reloaded, all is as it was: {words}");
+                    }
                 }
                 if let Some(waiting) = waiting {
                     // One who does not wait any more has not been told, and nothing else.
@@ -179,14 +192,28 @@ fn announce(serving: &Serving) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads everything again; users and shares count, the rest is as it was until it is started again.
-fn reload(serving: &Serving, options: &ServeOptions) -> anyhow::Result<()> {
+/// Reads everything again; users and shares count, the rest is as it was until it is started again. What became of it, in
+/// words. `begun`: what the configuration file said when the server was started.
+fn reload(
+    serving: &Serving,
+    options: &ServeOptions,
+    begun: &BTreeMap<&'static str, String>,
+) -> anyhow::Result<String> {
     let config = options.load()?;
+    let now = options.of_file()?;
     let Reloaded { shares_new, shares_gone, sessions_ended } =
         serving.reload(&config.shares, &config.users)?;
-    eprintln!(
-        "shunt serve: reloaded: {shares_new} shares new or changed, {shares_gone} gone or changed, \
-         {sessions_ended} sessions ended"
+    let mut said = format!(
+        "reloaded: {shares_new} shares new or changed, {shares_gone} gone or changed, {sessions_ended} sessions ended"
     );
-    Ok(())
+    let changed = begun.keys().chain(now.keys()).filter(|name| begun.get(*name) != now.get(*name));
+    let changed: BTreeSet<&str> = changed.copied().collect();
+    if !changed.is_empty() {
+        let names: Vec<&str> = changed.into_iter().collect();
+        said += &format!(
+            "; changed, and to count once the server is started again: {}",
+            names.join(", ")
+        );
+    }
+    Ok(said)
 }

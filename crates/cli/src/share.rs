@@ -69,7 +69,10 @@ pub(crate) fn share(arguments: &ShareArguments) -> anyhow::Result<()> {
     let library = run::find_library().ok();
     let is_across = board::is_across(Some(text));
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let said = instructions(text, &group, is_across, library.as_deref(), is_of_the_host(&map));
+    let mut said = instructions(text, &group, is_across, library.as_deref(), is_of_the_host(&map));
+    if doctor::is_in_memory(&dir) {
+        said += &lasting(text, &group, is_across, is_of_the_host(&map));
+    }
     std::io::stdout().write_all(said.as_bytes())?;
     Ok(())
 }
@@ -221,7 +224,6 @@ fn instructions(
     is_host: bool,
 ) -> String {
     let Group { name, number } = group;
-    let place = Path::new(dir).file_name().unwrap_or_default().display();
     let whom = if is_across { ", in all network namespaces" } else { "" };
     let mut said = format!("{dir} is shared by the users of group {name} ({number}){whom}.\n");
     // The root of a user namespace is one of the host's users, whose programs outside of it reach containers by others.
@@ -241,11 +243,16 @@ fn instructions(
             in_container(library)
         );
     }
+    said
+}
+
+/// How to have it again after a start of the host, as it is in memory.
+fn lasting(dir: &str, group: &Group, is_across: bool, is_host: bool) -> String {
     if !is_host {
-        said += "\nIt is in memory: make it again after a start of the host.\n";
-        return said;
+        return "\nIt is in memory: make it again after a start of the host.\n".to_owned();
     }
-    said += &format!(
+    let (name, place) = (&group.name, Path::new(dir).file_name().unwrap_or_default().display());
+    let mut said = format!(
         "\nIt is in memory. To have it after a start of the host, put into /etc/tmpfiles.d/{place}.conf:\n  \
            d {dir} {MODE:o} root {name}\n"
     );

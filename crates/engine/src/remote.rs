@@ -98,10 +98,7 @@ const TELLING: Duration = Duration::from_secs(if cfg!(test) { 30 } else { 1 });
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A RoCEv2 stack has the port already.
-    #[error(
-        "cannot speak RoCEv2 from {0}: {1}; is rdma_rxe of the kernel loaded (rmmod rdma_rxe), or another \
-         engine running?"
-    )]
+    #[error("cannot speak RoCEv2 from {0}: {words}", words = port_words(.1))]
     Port(IpAddr, Failure),
     /// Copies of fragments cannot be had.
     #[error(
@@ -130,6 +127,20 @@ pub enum Error {
     #[error("{0}")]
     Io(#[from] io::Error),
 }
+
+/// What is wrong with a port, and what to do about it.
+fn port_words(failure: &Failure) -> String {
+    match failure.errno {
+        EADDRNOTAVAIL => "this host has no such address".to_owned(),
+        EADDRINUSE => format!(
+            "{failure}; is rdma_rxe of the kernel loaded (rmmod rdma_rxe), or another engine running?"
+        ),
+        _ => failure.to_string(),
+    }
+}
+
+const EADDRINUSE: i32 = 98;
+const EADDRNOTAVAIL: i32 = 99;
 
 /// A vector from outside.
 #[derive(Debug)]

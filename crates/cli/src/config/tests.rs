@@ -92,7 +92,10 @@ fn a_mistake_in_the_file_is_named_with_its_line() {
     let error = Desk::new(Some("\nlog = \n"), &[]).error(&[]);
     assert!(error.contains("config.toml:2: "), "{error}");
     let error = Desk::new(Some("[run]\nlog = \"info\"\n"), &[]).error(&[]);
-    assert!(error.contains("config.toml:1: no such setting: run"), "{error}");
+    assert!(
+        error.contains("config.toml:1: no such section: run (there are: engine, serve)"),
+        "{error}"
+    );
     let error = Desk::new(Some("log = 1.5\n"), &[]).error(&[]);
     assert!(error.contains("config.toml:1: log:") && error.contains("float"), "{error}");
     let error = Desk::new(Some("include = [1]\n"), &[]).error(&[]);
@@ -253,4 +256,18 @@ proptest! {
         }
         prop_assert_eq!(limits.checked(), Ok(merged.limits));
     }
+}
+
+#[test]
+fn a_variable_that_looks_like_a_setting_is_noticed() {
+    let all =
+        ["SHUNT_SPINUS", "SHUNT_SPIN_US", "shunt_log", "SHUNT_CONFG", "SHUNTED", "SHUNT_BIN_DIR"];
+    let found = mistyped(all.iter().map(ToString::to_string));
+    let found: Vec<_> = found.iter().map(|(name, meant)| (name.as_str(), *meant)).collect();
+    let meant = [
+        ("SHUNT_SPINUS", "SHUNT_SPIN_US"),
+        ("shunt_log", "SHUNT_LOG"),
+        ("SHUNT_CONFG", "SHUNT_CONFIG"),
+    ];
+    assert_eq!(found, meant);
 }

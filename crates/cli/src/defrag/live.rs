@@ -58,6 +58,21 @@ pub(super) struct LiveArguments {
     count_only: bool,
 }
 
+/// Those that nothing can be made of without an interface.
+pub(super) const OPTIONS: &[&str] = &[
+    "write",
+    "to",
+    "xdp",
+    "workers",
+    "ring",
+    "promiscuous",
+    "count",
+    "seconds",
+    "stats",
+    "metrics",
+    "count_only",
+];
+
 fn pause(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { seconds(text) }
 }

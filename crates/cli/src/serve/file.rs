@@ -11,7 +11,7 @@ use engine::serve::config::{SETTINGS, ShareConfig};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::config::{SettingOptions, Source, Written, find_file, line_of, value_text};
+use crate::config::{self, SettingOptions, Source, Written, find_file, line_of, value_text};
 
 /// Its name.
 pub(crate) const SERVE: &str = "serve";
@@ -53,6 +53,11 @@ pub(super) fn parse(path: &Path, text: &str) -> anyhow::Result<Section> {
         anyhow!("{}: {}", source(e.span().map_or(0, |span| span.start)), e.message())
     })?;
     let mut section = Section::default();
+    // Others read what stands outside of sections, and say what is wrong with it.
+    for (key, value) in table.get_ref() {
+        config::known_section(key.get_ref(), value.get_ref())
+            .map_err(|bad| anyhow!("{}: {bad}", source(key.span().start)))?;
+    }
     let Some(value) = table.get_ref().get(SERVE) else { return Ok(section) };
     let DeValue::Table(entries) = value.get_ref() else {
         bail!("{}: {SERVE} is the name of a section: [{SERVE}]", source(value.span().start));

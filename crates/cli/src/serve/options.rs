@@ -1,5 +1,6 @@
 //! The options of `shunt serve`, merged over the section `[serve]` of the configuration file.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail};
@@ -162,6 +163,17 @@ impl ServeOptions {
         Ok(config.checked()?)
     }
 
+    /// The settings that the configuration file decides, as it has them now, but for those that count when users and shares
+    /// are read again.
+    pub(super) fn of_file(&self) -> anyhow::Result<BTreeMap<&'static str, String>> {
+        let section = file::read(&self.place())?;
+        let decides = |name: &str| {
+            name != "users" && !self.written.iter().any(|(setting, _)| setting.name == name)
+        };
+        let written = section.written.into_iter().filter(|written| decides(written.setting));
+        Ok(written.map(|written| (written.setting, written.text)).collect())
+    }
+
     fn shares(&self, section: &Section) -> anyhow::Result<Vec<ShareConfig>> {
         // Options are shares beside those of the file, and stand for those of the same name.
         let mut given = Vec::new();
@@ -233,11 +245,28 @@ fn of_folder(path: &std::path::Path) -> anyhow::Result<ShareConfig> {
     ShareConfig::new(name.clone(), whole).checked().with_context(words)
 }
 
+/// What stands behind a comma and the name of a folder that there is.
+fn taken_for_an_option(path: &std::path::Path) -> Option<&str> {
+    let (folder, option) = path.to_str()?.split_once(',')?;
+    let option = option.split([',', '=']).next().unwrap_or(option);
+    std::path::Path::new(folder).is_dir().then_some(option)
+}
+
 /// Says early, in words, what is wrong with a share's folder.
 fn absolute(share: &mut ShareConfig) -> anyhow::Result<()> {
     let words = |what: &str| format!("share {}: {}: {what}", share.name, share.path.display());
     let whole = share.path.canonicalize().map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => anyhow!(words("there is no such folder")),
+        std::io::ErrorKind::NotFound => match taken_for_an_option(&share.path) {
+            Some(option) => {
+                let names: Vec<&str> = SHARE_OPTIONS.iter().map(|option| option.name).collect();
+                anyhow!(
+                    "share {}: no such option: {option} (there are: {})",
+                    share.name,
+                    names.join(", ")
+                )
+            }
+            None => anyhow!(words("there is no such folder")),
+        },
         _ => anyhow!(words(&e.to_string())),
     })?;
     if !whole.is_dir() {

@@ -149,22 +149,26 @@ fn what_to_do_next_can_be_copied() {
     let place = TempDir::new().unwrap();
     let library = place.path().join("libshunt_preload.so");
     let group = Group { name: "web".into(), number: 1002 };
-    let said = instructions("/dev/shm/shunt-web", &group, false, Some(&library), true);
+    let instructions = |dir: &str, is_across, is_host| {
+        instructions(dir, &group, is_across, Some(&library), is_host)
+            + &lasting(dir, &group, is_across, is_host)
+    };
+    let said = instructions("/dev/shm/shunt-web", false, true);
     assert!(said.contains("SHUNT_DIR=/dev/shm/shunt-web shunt run -- PROGRAM"), "{said}");
     assert!(said.contains("/etc/tmpfiles.d/shunt-web.conf"), "{said}");
     assert!(said.contains("d /dev/shm/shunt-web 3770 root web"), "{said}");
     assert!(!said.contains("docker") && !said.contains(ACROSS), "{said}");
     // As it lies where it was built, and as packages lay it out.
-    let said = instructions("/dev/shm/shunt-web", &group, true, Some(&library), true);
+    let said = instructions("/dev/shm/shunt-web", true, true);
     let folder = place.path().display();
     assert!(said.contains(&format!("-v {folder}:/usr/lib/shunt:ro --group-add 1002")), "{said}");
     assert!(said.contains("'LD_PRELOAD=/usr/lib/shunt/libshunt_preload.so'"), "{said}");
     assert!(said.contains("f /dev/shm/shunt-web/all-namespaces 0640 root web"), "{said}");
     fs::create_dir(place.path().join("lib64")).unwrap();
     fs::write(place.path().join("lib64/libshunt_preload.so"), "").unwrap();
-    let said = instructions("/dev/shm/shunt-web", &group, true, Some(&library), true);
+    let said = instructions("/dev/shm/shunt-web", true, true);
     assert!(said.contains("'LD_PRELOAD=/usr/lib/shunt/$LIB/libshunt_preload.so'"), "{said}");
-    let said = instructions("/dev/shm/shunt-ann", &group, true, Some(&library), false);
+    let said = instructions("/dev/shm/shunt-ann", true, false);
     assert!(!said.contains("tmpfiles") && said.contains("make it again"), "{said}");
     assert!(said.contains("podman run -v") && !said.contains("docker"), "{said}");
     assert!(is_of_the_host("         0          0 4294967295\n"));

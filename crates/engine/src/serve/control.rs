@@ -33,7 +33,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Answers at `path`. `act` does what is asked for, but for telling.
+    /// Answers at `path`. `act` does what is asked for, but for telling, and says what became of it.
     ///
     /// # Errors
     ///
@@ -41,7 +41,7 @@ impl Control {
     pub fn start(
         path: &Path,
         serving: &Arc<Serving>,
-        act: impl Fn(Request) -> Result<(), String> + Send + 'static,
+        act: impl Fn(Request) -> Result<String, String> + Send + 'static,
     ) -> io::Result<Self> {
         if UnixStream::connect(path).is_ok() {
             return Err(io::ErrorKind::AddrInUse.into());
@@ -52,7 +52,7 @@ impl Control {
                 serde_json::from_slice(line).map_err(|e| format!("not understood: {e}"))?;
             match request {
                 Request::Stat {} => serde_json::to_value(serving.stat()).map_err(|e| e.to_string()),
-                other => act(other).map(|()| Value::Object(serde_json::Map::new())),
+                other => act(other).map(|said| serde_json::json!({ "said": said })),
             }
         })?;
         Ok(Self { _control: control })
