@@ -37,8 +37,9 @@ const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 #[command(
     bin_name = "cargo xtask fuzz",
     about = "libFuzzer on each target of fuzz/, in turn",
-    after_help = "What is found lies in fuzz/artifacts/TARGET, what is learnt in fuzz/corpus/TARGET, where cargo-fuzz \
-                  looks too. Turns begin with what fuzz/seeds has. Wants a nightly compiler and one of C++."
+    after_help = "What is found lies in fuzz/artifacts/TARGET, and beside it what was said of it; what is learnt in \
+                  fuzz/corpus/TARGET, where cargo-fuzz looks too. Turns begin with what fuzz/seeds has. Wants a nightly \
+                  compiler and one of C++."
 )]
 struct Cli {
     /// Only these targets
@@ -206,6 +207,11 @@ fn run(
     let found: Vec<String> =
         defects(&artifacts)?.into_iter().filter(|path| !before.contains(path)).collect();
     turn.found = found.len() as u64;
+    for path in &found {
+        // One that comes of what was there before may not be met again by its input alone.
+        let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        fs::write(artifacts.join(format!("said-{name}")), said.as_bytes())?;
+    }
     if !output.status.success() && found.is_empty() {
         let lines: Vec<&str> = said.lines().collect();
         let last = lines[lines.len().saturating_sub(20)..].join("\n");
