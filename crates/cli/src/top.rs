@@ -107,7 +107,15 @@ impl Entry {
     }
 }
 
-const RATES: [&str; 7] = ["Tx/s", "Rx/s", "Bells/s", "Sleeps/s", "Spins/s", "Stalls/s", "Total"];
+const RATES: [(&str, Worth); 7] = [
+    ("Tx/s", Worth::Most),
+    ("Rx/s", Worth::Most),
+    ("Bells/s", Worth::Some),
+    ("Sleeps/s", Worth::Less),
+    ("Spins/s", Worth::Less),
+    ("Stalls/s", Worth::Some),
+    ("Total", Worth::Much),
+];
 
 /// The same counters for each second.
 fn per_second(counted: Counters, seconds: f64) -> Counters {
@@ -127,18 +135,44 @@ fn per_second(counted: Counters, seconds: f64) -> Counters {
     }
 }
 
-/// What was counted since the last look, for each second. A line that was not there at the last
-/// look has no rate yet.
+/// What was counted since the last look, for each second. All that one has counted which was not there then, was counted
+/// since. `before`: `None` if there was no look.
 fn rate<K: Eq + Hash>(
-    before: &HashMap<K, Counters>,
+    before: Option<&HashMap<K, Counters>>,
     key: &K,
     now: Counters,
     seconds: f64,
 ) -> Counters {
-    match before.get(key) {
-        Some(before) if seconds > 0.0 => per_second(now.since(before), seconds),
+    match before {
+        Some(before) if seconds > 0.0 => {
+            per_second(now.since(&before.get(key).copied().unwrap_or_default()), seconds)
+        }
         _ => Counters::default(),
     }
+}
+
+/// Which of the columns are shown where there is room for so many characters: those that matter most, in their order.
+fn fitting(columns: &[(Worth, usize)], room: usize) -> Vec<usize> {
+    let mut shown: Vec<usize> = (0..columns.len()).collect();
+    let wide = |shown: &[usize]| shown.iter().map(|at| columns[*at].1 + 1).sum::<usize>();
+    while wide(&shown) > room + 1 {
+        let least = shown.iter().copied().enumerate().max_by_key(|(_, at)| (columns[*at].0, *at));
+        match least {
+            Some((place, at)) if columns[at].0 > Worth::Most => shown.remove(place),
+            // As far as it goes.
+            _ => break,
+        };
+    }
+    shown
+}
+
+/// What it is worth to see a column; what is worth less goes where the terminal is narrow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Worth {
+    Most,
+    Much,
+    Some,
+    Less,
 }
 
 fn connection_key(c: &Connection) -> (u32, u32) {
@@ -222,8 +256,10 @@ impl Screen {
     }
 
     fn connections(&self, now: &Snapshot) -> Vec<Entry> {
-        let before = self.before.iter().flat_map(|s| &s.connections);
-        let before = before.map(|c| (connection_key(c), c.counters)).collect();
+        let keyed = |s: &Snapshot| -> HashMap<_, _> {
+            s.connections.iter().map(|c| (connection_key(c), c.counters)).collect()
+        };
+        let before = self.before.as_ref().map(keyed);
         let entry = |c: &Connection| Entry {
             names: vec![
                 stat::process_name(c.pid, c.host_pid, &c.program),
@@ -233,15 +269,17 @@ impl Screen {
                 stat::mode(c),
             ],
             program: c.program.clone(),
-            rate: rate(&before, &connection_key(c), c.counters, self.seconds),
+            rate: rate(before.as_ref(), &connection_key(c), c.counters, self.seconds),
             total: c.counters.bytes_tx.saturating_add(c.counters.bytes_rx),
         };
         now.connections.iter().map(entry).collect()
     }
 
     fn processes(&self, now: &Snapshot) -> Vec<Entry> {
-        let before = self.before.iter().flat_map(|s| &s.processes);
-        let before = before.map(|p| (process_key(p), p.counters)).collect();
+        let keyed = |s: &Snapshot| -> HashMap<_, _> {
+            s.processes.iter().map(|p| (process_key(p), p.counters)).collect()
+        };
+        let before = self.before.as_ref().map(keyed);
         let entry = |p: &Process| Entry {
             names: vec![
                 stat::process_name(p.pid, p.host_pid, &p.program),
@@ -250,27 +288,27 @@ impl Screen {
                 bytes(p.memory_owned_bytes),
             ],
             program: p.program.clone(),
-            rate: rate(&before, &process_key(p), p.counters, self.seconds),
+            rate: rate(before.as_ref(), &process_key(p), p.counters, self.seconds),
             total: p.counters.bytes_tx.saturating_add(p.counters.bytes_rx),
         };
         now.processes.iter().map(entry).collect()
     }
 
-    /// Headings of the names, and how wide their columns are.
-    const fn names(&self) -> &'static [(&'static str, Constraint)] {
+    /// Headings of the names, and what their columns are worth.
+    const fn names(&self) -> &'static [(&'static str, Worth)] {
         match self.subject {
             Subject::Connections => &[
-                ("Program", Constraint::Length(23)),
-                ("Local Address", Constraint::Length(21)),
-                ("Peer Address", Constraint::Length(21)),
-                ("Peer Program", Constraint::Length(23)),
-                ("Mode", Constraint::Min(6)),
+                ("Program", Worth::Most),
+                ("Local Address", Worth::Most),
+                ("Peer Address", Worth::Most),
+                ("Peer Program", Worth::Some),
+                ("Mode", Worth::Much),
             ],
             Subject::Processes => &[
-                ("Program", Constraint::Length(23)),
-                ("SHM", Constraint::Length(6)),
-                ("TCP", Constraint::Length(6)),
-                ("Memory", Constraint::Min(6)),
+                ("Program", Worth::Most),
+                ("SHM", Worth::Most),
+                ("TCP", Worth::Most),
+                ("Memory", Worth::Most),
             ],
         }
     }
@@ -292,12 +330,20 @@ impl Screen {
         let room = usize::from(body.height).saturating_sub(1);
         self.scroll = self.scroll.min(entries.len().saturating_sub(room));
         let visible = entries.iter().skip(self.scroll).take(room);
-        let rows: Vec<Row<'_>> = visible.map(|e| Row::new(e.cells())).collect();
-        let headings = self.names().iter().map(|(name, _)| *name).chain(RATES).map(Cell::from);
-        let widths = self.names().iter().map(|(_, width)| *width);
-        let widths = widths.chain(RATES.map(|_| Constraint::Length(8)));
+        let rows: Vec<Vec<String>> = visible.map(Entry::cells).collect();
+        let headings: Vec<_> = self.names().iter().copied().chain(RATES).collect();
+        let width = |(at, (heading, worth)): (usize, &(&str, Worth))| {
+            let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
+            (*worth, cells.chain([heading.len()]).max().unwrap_or(0))
+        };
+        let columns: Vec<_> = headings.iter().enumerate().map(width).collect();
+        let shown = fitting(&columns, body.width.into());
+        let rows = rows.iter().map(|row| Row::new(shown.iter().map(|at| row[*at].as_str())));
+        let widths =
+            shown.iter().map(|at| Constraint::Length(columns[*at].1.try_into().unwrap_or(0)));
+        let names = shown.iter().map(|at| Cell::from(headings[*at].0));
         let reversed = Style::new().add_modifier(Modifier::REVERSED);
-        let table = Table::new(rows, widths).header(Row::new(headings).style(reversed));
+        let table = Table::new(rows, widths).header(Row::new(names).style(reversed));
         let bold = Style::new().add_modifier(Modifier::BOLD);
         frame.render_widget(Paragraph::new(Line::styled(self.headline(), bold)), head);
         frame.render_widget(table, body);

@@ -56,9 +56,33 @@ fn another_connection_in_the_same_place_is_another_line() {
     let mut second = later(first.clone());
     for c in &mut second.connections {
         c.generation += 1;
+        c.counters.bytes_tx = 3000;
+        c.counters.bytes_rx = 0;
     }
+    // It began after the last look, so all that it has moved it has moved since.
     let screen = screen(vec![first, second]);
-    assert!(screen.entries().iter().all(|e| e.rate == Counters::default()));
+    let rates: Vec<_> = screen.entries().iter().map(|e| e.rate.bytes_tx).collect();
+    assert_eq!(rates, [1500; 4]);
+}
+
+#[test]
+fn a_narrow_terminal_has_the_columns_that_matter_whole() {
+    let first = Fixture::busy().snapshot();
+    let mut screen = screen(vec![first.clone(), later(first)]);
+    let mut widths = Vec::new();
+    for width in [200, 120, 80] {
+        let mut terminal = ratatui::Terminal::new(TestBackend::new(width, 12)).unwrap();
+        terminal.draw(|frame| screen.draw(frame)).unwrap();
+        let text = terminal.backend().to_string();
+        for heading in ["Program", "Local Address", "Peer Address", "Tx/s", "Rx/s"] {
+            assert!(text.contains(heading), "{text}");
+        }
+        widths.push(text.matches("/s ").count());
+        for entry in screen.entries() {
+            assert!(text.contains(&entry.names[1]) && text.contains(&entry.names[0]), "{text}");
+        }
+    }
+    assert!(widths[0] > widths[2], "{widths:?}");
 }
 
 #[test]
