@@ -120,4 +120,7 @@ reasons! {
     /// Connections of this process to that destination have been so short of late that they gained nothing: for now most of
     /// them are left to TCP (`spare_short`).
     Spared = 35, "connections to there have been too short of late to gain anything";
+    /// The listener that it came to began to listen when there was no engine, so that its clients on other hosts are not told
+    /// that it speaks SMC.
+    NotAsked = 36, "from another host, and the server began to listen before the engine ran: start it again";
 }

@@ -231,6 +231,9 @@ pub(crate) unsafe fn accept(
         follow(new, conn, flags & libc::SOCK_NONBLOCK != 0);
         let remote = call::address(&storage);
         if !remote::accepted(w, conn, new, listener, remote) {
+            if remote.is_some_and(|remote| remote::was_not_asked(w, new, listener, remote)) {
+                conn.options.fetch_or(local::conn::options::NOT_ASKED, Ordering::Relaxed);
+            }
             conn.accepted(w, port, listener.listener_address(), remote);
         }
         beside_a_ring(w, conn, new);

@@ -273,6 +273,18 @@ pub(crate) fn accepted(
     true
 }
 
+/// Whether `fd` comes from another host to a listener that could have told it that it speaks SMC, had there been an engine
+/// when it began to listen.
+pub(crate) fn was_not_asked(w: &World, fd: c_int, listener: &Conn, remote: SocketAddrV6) -> bool {
+    listener.opted.load(Ordering::Relaxed) == 0
+        && w.board.has_engine()
+        && w.board.engine_option().is_some()
+        && !is_loopback(&remote)
+        && !stays_for_options(listener)
+        // Who speaks to an address of its own host has the same one.
+        && call::name(fd, false).ok().flatten().is_some_and(|local| local.ip() != remote.ip())
+}
+
 /// Whether a connection that announced nothing may have another engine's guest at its end.
 fn comes_from_engine(w: &World, fd: c_int, remote: SocketAddrV6) -> bool {
     if !w.board.engine_meets() || !w.limits.enabled || !w.board.has_met(*remote.ip()) {

@@ -574,6 +574,12 @@ impl Conn {
         }
     }
 
+    /// Why a connection is on TCP whose peer has made no offer.
+    fn nobody_offers(&self) -> Reason {
+        let is_asked = self.options.load(Ordering::Relaxed) & options::NOT_ASKED == 0;
+        if is_asked { Reason::PeerNotShunt } else { Reason::NotAsked }
+    }
+
     /// The half that is attached now; `Ok(None)`: not now, perhaps later.
     /// `sending`: a call of another thread has sent bytes that are not counted yet.
     fn try_attach<'w>(
@@ -587,7 +593,8 @@ impl Conn {
             return self.held_by_others(w, data);
         }
         let tries = self.tries.fetch_add(1, Ordering::Relaxed);
-        let again = if tries < TRIES_MAX { Ok(None) } else { Err(Reason::PeerNotShunt) };
+        let nobody = self.nobody_offers();
+        let again = if tries < TRIES_MAX { Ok(None) } else { Err(nobody) };
         // A client of ours publishes before it sends: once bytes are here, so is the offer. Where nobody
         // offers, a look at the port, which stays in the cache, tells as much.
         let alone = data && !self.may_be_offered(w);
@@ -605,7 +612,7 @@ impl Conn {
         let offered = if alone { Offered::Nowhere } else { self.offer_of_peer(w, fd, ends, data)? };
         let (found, peer) = match offered {
             Offered::Here(found, peer) => (found, peer),
-            Offered::Nowhere if data => return Err(Reason::PeerNotShunt),
+            Offered::Nowhere if data => return Err(nobody),
             Offered::Nowhere | Offered::NotYet => return again,
         };
         let believed = self.tcp_rx.load(Ordering::Relaxed);

@@ -35,6 +35,8 @@ pub const INQ: u32 = 8192;
 pub const TCP_INQ: i32 = 36;
 /// `SO_ZEROCOPY` is on: a send that asks for it (`MSG_ZEROCOPY`) is the kernel's.
 pub const ZEROCOPY: u32 = 16384;
+/// Its listener has not asked the engine, which is there now, to tell clients that it speaks SMC.
+pub const NOT_ASKED: u32 = 32768;
 /// All that a stand-in has if the program has set it; accepted sockets have their listener's.
 pub const CARRIED: u32 =
     RCVTIMEO | SNDTIMEO | LINGER | OOBINLINE | KEEPALIVE | NODELAY | INQ | ZEROCOPY;

@@ -4,7 +4,7 @@ use local::Reason;
 
 use super::going::Going;
 use super::*;
-use crate::reasons::assert_counted;
+use crate::reasons::{assert_counted, assert_said_of};
 
 /// Runs a client and asserts that it ended well, by SMC-R with at least so many bytes: the server's, the client's.
 #[track_caller]
@@ -229,6 +229,22 @@ fn stat_says_why_a_connection_goes_on_as_tcp() {
         assert_eq!(found["mode"], "TCP", "{stat}");
         assert_eq!((&found["reason"], &found["reason_words"]), (&reason.into(), &words.into()));
     }
+    going.end(&pair);
+}
+
+#[test]
+fn stat_says_of_a_server_that_it_was_there_before_the_engine() {
+    let (Some(python), Some(mut pair)) = (python(), Pair::new()) else { return };
+    pair.engines.remove(0);
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    let again = pair.engine(Side::Server, &ALL_BY_SMC);
+    pair.engines.insert(0, again);
+    let going = Going::start(&pair, &talk, &python, &["8"]);
+    let stat = pair.stat(Side::Server);
+    let all = stat["connections"].as_array().unwrap();
+    let found = all.iter().find(|c| c["state"] == "ACTIVE").unwrap_or_else(|| panic!("{stat}"));
+    assert_eq!(found["mode"], "TCP", "{stat}");
+    assert_said_of(found, Reason::NotAsked);
     going.end(&pair);
 }
 
