@@ -302,7 +302,7 @@ pub fn queue_of_much(s: &mut Stage) {
     }
     let queued = calls::ioctl_int(c.a, libc::TIOCOUTQ).expect("a count").unsigned_abs() as usize;
     // What has come to the other host is not counted there.
-    say!("much", sent > 1 << 20, queued <= sent, queued > 0);
+    say!("much", sent > 64 << 10, queued <= sent, queued > 0);
     say!("drained", s.b(&format!("drain {}", c.b)).ends_with("and no more"));
     settle();
     say!("none", calls::ioctl_int(c.a, libc::TIOCOUTQ));
