@@ -121,7 +121,8 @@ impl Groups {
 
     pub(super) fn next_deadline(&self) -> Option<Time> {
         let due = |group: &Group| match group.forget_at {
-            Some(at) => Some(Time::from_nanos(at)),
+            // As long as it has members nothing is done about it then, and waiting for that time would be no waiting.
+            Some(at) => group.members.is_empty().then_some(Time::from_nanos(at)),
             None => group.core.next_deadline(),
         };
         self.all.iter().filter_map(|(_, group)| due(group)).min()

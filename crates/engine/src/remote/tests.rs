@@ -602,6 +602,39 @@ fn what_is_written_by_a_client_that_was_given_up_costs_no_link() {
     assert_eq!((client.closed(), server.closed()), (None, None));
 }
 
+/// A server that has named a link group and waits for the Confirm when that group ends: its client may still decline, and
+/// the connection go on as TCP, so that it stays a member. Until it is none the vector has nothing to wake up for.
+#[test]
+fn a_group_that_has_ended_wakes_nobody_while_it_has_members() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let [client, server] = hosts.connect();
+    client.send(b"x");
+    assert_eq!(server.receive_all(1), b"x");
+    let [here, there] = hosts.addresses;
+    // The Accept does not come through.
+    let ((ours, mut near), (mut far, theirs)) = (tcp(here, there), tcp(here, there));
+    let accepted = hosts.give(1, theirs, Role::Server, here);
+    let _connects = hosts.give(0, ours, Role::Client, there);
+    let mut message = vec![0; 1 << 16];
+    let n = near.read(&mut message).unwrap();
+    far.write_all(&message[..n]).unwrap();
+    assert!(far.read(&mut message).unwrap() > 0, "the Accept");
+    let wakes_at = within(&hosts.engines[1], |vector| {
+        let now = sys::call::now_ns();
+        vector.part(now);
+        // The connection that goes by the group is over.
+        for id in vector.running.keys().copied().collect::<Vec<_>>() {
+            vector.step(id, now);
+        }
+        assert_eq!(vector.handshaking.len(), 1, "the Confirm is not due yet");
+        vector.groups.next_deadline()
+    });
+    assert_eq!(wakes_at, None);
+    drop(far);
+    accepted.wait("the end", |g| g.closed() == Some(true));
+    hosts.wait("the group's end", |h| within(&h.engines[1], |vector| vector.groups.is_empty()));
+}
+
 /// One finds out that packets do not arrive; the others do not find it out one after the other, for longer than
 /// their servers wait.
 #[test]
