@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use sys::call;
-use sys::event::Interest;
+use sys::event::{self, Interest};
 
 use super::exchange::reset_on_close;
 use super::guest::{Broken, Program, Relay};
@@ -17,6 +17,7 @@ const CHUNK: usize = 64 << 10;
 const PIECES: usize = 8;
 const SHUT_WR: i32 = 1;
 const SOL_SOCKET: i32 = 1;
+const SO_ERROR: i32 = 4;
 const SO_OOBINLINE: i32 = 10;
 const MSG_OOB: i32 = 1;
 const MSG_NOSIGNAL: i32 = 0x4000;
@@ -63,6 +64,8 @@ pub(super) struct Plain {
     /// Why nothing moved: TCP had no room, or nothing to read.
     wants_write: bool,
     wants_read: bool,
+    /// TCP is over in both directions or was reset, and which of them is still to be asked.
+    is_broken: bool,
     interest: Interest,
 }
 
@@ -92,6 +95,7 @@ impl Plain {
             guest_ended: false,
             wants_write: false,
             wants_read: true,
+            is_broken: false,
             interest,
         }
     }
@@ -100,11 +104,12 @@ impl Plain {
         self.wire.tcp()
     }
 
-    /// The kernel says that TCP may be read or written again.
-    pub(super) fn ready(&mut self, read: bool, write: bool) {
+    /// The kernel says that TCP may be read or written again, or is over.
+    pub(super) fn ready(&mut self, event: &event::Event) {
         // Asked once more: what is not there says so.
-        self.wants_read &= !read;
-        self.wants_write &= !write;
+        self.wants_read &= !(event.read || event.broken);
+        self.wants_write &= !(event.write || event.broken);
+        self.is_broken |= event.broken;
     }
 
     /// Does all that can be done now.
@@ -115,9 +120,13 @@ impl Plain {
         let moved = out.and_then(|out| Ok((out, self.receive(relay, &mut buffer)?)));
         BUFFER.set(buffer);
         let (out, (came, waits_for_guest)) = moved?;
+        self.hear_reset()?;
         self.hear_program(relay)?;
         let (read, write) = (self.wants_read && !self.peer_ended, self.wants_write);
-        let interest = Interest { read, write, ..Interest::NOTHING };
+        // That TCP is over is told whatever is asked for. Where there is nothing to do about it before the guest has done
+        // something, it must not be told for as long as it lasts.
+        let once = !read && !write;
+        let interest = Interest { read, write, once, ..Interest::NOTHING };
         let changed = (interest != self.interest).then_some(interest);
         self.interest = interest;
         Ok(Did { moved: out || came, waits_for_guest, interest: changed })
@@ -218,6 +227,18 @@ impl Plain {
         if relay.write_at(at, bytes) { Ok(()) } else { Err(Over::Reset) }
     }
 
+    /// A reset that comes behind the peer's end no reading finds: a program that only waits would never hear of it.
+    fn hear_reset(&mut self) -> Result<(), Over> {
+        if !self.peer_ended || !std::mem::take(&mut self.is_broken) {
+            return Ok(());
+        }
+        match call::getsockopt::<i32>(self.wire.as_raw_fd(), SOL_SOCKET, SO_ERROR) {
+            // Both sides have ended; the program may still have its descriptor.
+            Ok(0) => Ok(()),
+            _ => Err(Over::Reset),
+        }
+    }
+
     fn hear_program(&mut self, relay: &mut dyn Relay) -> Result<(), Over> {
         let program = relay.program();
         if program == Program::Open {
@@ -257,5 +278,121 @@ fn send_urgent(fd: i32, bytes: &[u8]) -> Result<Option<usize>, i32> {
         Ok(n) => Ok(Some(n)),
         Err(errno) if call::is_later(errno) => Ok(None),
         Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    use sys::event::{Events, Poller};
+
+    use super::super::fake::{FakeRelay, Guest, guest};
+    use super::super::running::Running;
+    use super::*;
+
+    const RMB: usize = 16 << 10;
+
+    /// A connection, and what its vector waits by.
+    struct Carried {
+        running: Running,
+        relay: FakeRelay,
+        poller: Poller,
+        events: Events,
+    }
+
+    impl Carried {
+        /// Its guest and its peer, too.
+        fn new() -> (Self, Guest, TcpStream) {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (relay, guest) = guest(RMB);
+            let running = Running::plain(Wire::new(listener.accept().unwrap().0.into()));
+            let (poller, events) = (Poller::new().unwrap(), Events::new(4));
+            poller.add(running.tcp(), running.interest(), 0).unwrap();
+            (Self { running, relay, poller, events }, guest, peer)
+        }
+
+        /// A turn of its vector: does what can be done, and looks what the kernel tells. Whether there was anything.
+        fn turn(&mut self) -> Result<bool, Over> {
+            let Running::Plain(plain) = &mut self.running else { panic!() };
+            let did = plain.step(&mut self.relay)?;
+            if let Some(interest) = did.interest {
+                self.poller.change(self.running.tcp(), interest, 0).unwrap();
+            }
+            self.poller.wait(&mut self.events, Some(0));
+            self.events.iter().for_each(|event| self.running.on_tcp(&event, 0));
+            Ok(did.moved || !self.events.is_empty())
+        }
+
+        #[track_caller]
+        fn turn_until(&mut self, done: impl Fn() -> bool) {
+            let began = Instant::now();
+            while !done() {
+                self.turn().unwrap();
+                assert!(began.elapsed() < Duration::from_secs(60));
+            }
+        }
+
+        /// Waits until the kernel knows that TCP is over in both directions, or was reset.
+        fn wait_until_broken(&self) {
+            let (poller, mut events) = (Poller::new().unwrap(), Events::new(1));
+            poller.add(self.running.tcp(), Interest::NOTHING, 0).unwrap();
+            poller.wait(&mut events, Some(60_000_000_000));
+            assert_eq!(events.iter().map(|e| e.broken).collect::<Vec<_>>(), [true]);
+        }
+
+        /// The vector comes to rest: what has happened is told some times at most.
+        #[track_caller]
+        fn comes_to_rest(&mut self) {
+            let turns = (0..100).take_while(|_| self.turn().unwrap()).count();
+            assert!(turns < 10, "{turns} turns, and each had something to do");
+        }
+    }
+
+    #[test]
+    fn when_both_sides_have_ended_nothing_is_waited_for_but_the_program() {
+        for program_first in [true, false] {
+            let (mut carried, guest, peer) = Carried::new();
+            if program_first {
+                guest.ends(Program::Shut);
+                carried.comes_to_rest();
+            }
+            peer.shutdown(Shutdown::Write).unwrap();
+            carried.turn_until(|| guest.peer_shut());
+            guest.ends(Program::Shut);
+            carried.turn().unwrap();
+            carried.wait_until_broken();
+            carried.comes_to_rest();
+            guest.ends(Program::Closed);
+            assert_eq!(carried.turn(), Err(Over::Closed));
+        }
+    }
+
+    #[test]
+    fn a_reset_behind_what_the_program_does_not_read_is_waited_for_once() {
+        let (mut carried, guest, mut peer) = Carried::new();
+        peer.write_all(&[7; 2 * RMB]).unwrap();
+        carried.turn_until(|| guest.unread() == RMB as u64);
+        reset_on_close(&peer);
+        drop(peer);
+        carried.wait_until_broken();
+        carried.comes_to_rest();
+    }
+
+    #[test]
+    fn a_program_that_only_waits_hears_of_a_reset_behind_the_end() {
+        let (mut carried, guest, peer) = Carried::new();
+        drop(peer);
+        carried.turn_until(|| guest.peer_shut());
+        carried.comes_to_rest();
+        // Nobody is there to read it.
+        guest.send(b"hello?");
+        carried.turn().unwrap();
+        carried.wait_until_broken();
+        let ended = (0..10).find_map(|_| carried.turn().err());
+        assert_eq!(ended, Some(Over::Reset));
     }
 }

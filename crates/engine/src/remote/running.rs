@@ -164,9 +164,7 @@ impl Running {
                 smc.tcp_ended = Some((now + DEAD_NS, event.broken));
             }
             Self::Smc(_) => {}
-            Self::Plain(plain) => {
-                plain.ready(event.read || event.broken, event.write || event.broken);
-            }
+            Self::Plain(plain) => plain.ready(event),
         }
     }
 }
