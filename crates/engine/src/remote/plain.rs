@@ -25,7 +25,6 @@ const MSG_NOSIGNAL: i32 = 0x4000;
 const SIOCATMARK: u64 = 0x8905;
 const MSG_PEEK: i32 = 2;
 const MSG_DONTWAIT: i32 = 0x40;
-const EAGAIN: i32 = 11;
 
 thread_local! {
     /// What is moved lies here: all connections of a vector are looked at in turn, and most have nothing.
@@ -194,9 +193,14 @@ impl Plain {
             // A read ends before the urgent byte, so the next one begins with it. It is asked about once something is there:
             // one that came behind the question would be taken for an ordinary one.
             let wire = self.wire.as_raw_fd();
-            if call::recv(wire, &mut buffer[..1], MSG_DONTWAIT | MSG_PEEK) == Err(EAGAIN) {
-                self.wants_read = true;
-                return Ok((moved, false));
+            match call::recv(wire, &mut buffer[..1], MSG_DONTWAIT | MSG_PEEK) {
+                Ok(_) => {}
+                Err(errno) if call::is_later(errno) => {
+                    self.wants_read = true;
+                    return Ok((moved, false));
+                }
+                // Told once: who asks again is told that the peer has ended.
+                Err(_) => return Err(Over::Reset),
             }
             let at_urgent = call::ioctl_int(wire, SIOCATMARK) == Ok(1);
             let n = if at_urgent { 1 } else { n };
@@ -353,6 +357,18 @@ mod tests {
     }
 
     #[test]
+    fn a_reset_is_not_taken_for_the_peers_end() {
+        let (mut carried, guest, mut peer) = Carried::new();
+        peer.write_all(b"part of it").unwrap();
+        carried.turn_until(|| guest.unread() == 10);
+        reset_on_close(&peer);
+        drop(peer);
+        carried.wait_until_broken();
+        let ended = (0..10).find_map(|_| carried.turn().err());
+        assert_eq!((ended, guest.peer_shut()), (Some(Over::Reset), false));
+    }
+
+    #[test]
     fn when_both_sides_have_ended_nothing_is_waited_for_but_the_program() {
         for program_first in [true, false] {
             let (mut carried, guest, peer) = Carried::new();
@@ -380,6 +396,12 @@ mod tests {
         drop(peer);
         carried.wait_until_broken();
         carried.comes_to_rest();
+        // It has not been missed.
+        let ended = (0..100).find_map(|_| {
+            guest.receive(RMB);
+            carried.turn().err()
+        });
+        assert_eq!(ended, Some(Over::Reset));
     }
 
     #[test]
