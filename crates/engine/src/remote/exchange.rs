@@ -55,7 +55,7 @@ pub(super) enum Machine {
 pub(super) struct InGroup {
     pub(super) group: GroupId,
     pub(super) token: Token,
-    /// The link that the Accept names, and that the connection uses until it is lost.
+    /// The link that the Accept names, or will name, and that the connection uses until it is lost.
     pub(super) slot: LinkSlot,
     pub(super) buffer: BufferId,
 }
@@ -717,9 +717,20 @@ impl Vector {
     }
 
     /// Our end is ready: the peer may hear of it.
-    fn show_end(&mut self, id: ExchangeId, place: InGroup, now: u64) {
+    fn show_end(&mut self, id: ExchangeId, mut place: InGroup, now: u64) {
+        if let Some(exchange) = self.exchanges.get_mut(id)
+            && matches!(exchange.machine, Machine::Server(_))
+            && let Some(slot) =
+                self.groups.get(place.group).and_then(|g| g.core.link_of(place.token))
+        {
+            // The link that it was given may have been lost while the peer was told of its buffer. A client's stays the one
+            // that the server has named, for which it has named the key of its buffer.
+            place.slot = slot;
+            exchange.place = Some(place);
+        }
         let Some(link) = self.groups.link(place.group, place.slot) else {
-            return self.refuse(id, Diagnosis::NoActiveLink);
+            self.refuse(id, Diagnosis::NoActiveLink);
+            return self.take_steps(id, now);
         };
         let gids: Vec<Gid> = match &self.config.addresses[..] {
             [] => vec![link.end.gid],

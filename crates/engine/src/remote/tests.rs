@@ -19,6 +19,7 @@ use super::vector::{Act, Order, Vector};
 use super::{Berth, Ends, Engine, Error, Newcomer};
 
 mod knobs;
+mod links;
 mod reuse;
 
 /// Tests run at one time in one network: each has addresses of its own.

@@ -1,0 +1,123 @@
+//! Connections that come while one of two links is lost. On a machine that stands still handshakes come too late, and are
+//! tried again.
+
+use std::sync::mpsc::{Sender, channel};
+
+use roce::Status;
+use smc::group::LinkSlot;
+
+use super::*;
+
+fn links(engine: &Engine) -> usize {
+    let stat = engine.stat();
+    let all = stat.vectors[0].groups.iter().flat_map(|group| &group.links);
+    all.filter(|link| link.state == "ACTIVE").count()
+}
+
+/// Two hosts with two links, and one connection on each of these.
+fn with_two_links() -> Option<(Hosts, [[Guest; 2]; 2])> {
+    let settings = [("max_links", "2"), ("testlink_time", "0")];
+    let hosts = Hosts::with_two_addresses(&settings)?;
+    let first = talk(&hosts, 1).remove(0);
+    hosts.wait("two links", |h| h.engines.iter().all(|e| links(e) == 2));
+    let second = talk(&hosts, 1).remove(0);
+    Some((hosts, [first, second]))
+}
+
+/// The vector of an engine does nothing until the answer is dropped.
+fn stop(engine: &Engine) -> Sender<()> {
+    let (go, gone) = channel::<()>();
+    let (tell, told) = channel();
+    let act = move |_: &mut Vector| {
+        tell.send(()).unwrap();
+        let _ = gone.recv();
+    };
+    engine.shared.vectors[0].inbox.put(Order::Do(Act(Box::new(act))));
+    told.recv_timeout(Duration::from_secs(60)).unwrap();
+    go
+}
+
+/// The first link is lost for a host whose peer has yet to hear of the buffer of a third connection, which has a place
+/// on that link. Whether that was in time.
+fn lose_first_link(engine: &Engine) -> bool {
+    let lose = |vector: &mut Vector| {
+        let id = vector.handshaking.values().next();
+        let place = id.and_then(|id| vector.exchanges.get(*id)?.place);
+        let link = place.and_then(|place| vector.groups.link(place.group, place.slot));
+        let (Some(place), Some(link)) = (place, link) else {
+            return (vector.stat.declined_total > 0).then_some(false);
+        };
+        vector.on_link_failed(link.qpn, Status::RetryExceeded, sys::call::now_ns());
+        Some(place.slot == LinkSlot::FIRST)
+    };
+    // What the other host does it does not tell at the moment.
+    loop {
+        if let Some(is_so) = within(engine, lose) {
+            return is_so;
+        }
+    }
+}
+
+/// Passes a message of a handshake on. Whether there was any.
+fn pass(from: &mut TcpStream, to: &mut TcpStream) -> bool {
+    from.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut message = vec![0; 1 << 16];
+    let n = from.read(&mut message).unwrap_or(0);
+    to.write_all(&message[..n]).unwrap();
+    n > 0
+}
+
+#[test]
+fn a_server_names_the_link_that_is_left() {
+    let is_named = |(hosts, _others): (Hosts, [[Guest; 2]; 2])| {
+        let [here, there] = hosts.addresses;
+        let ((ours, mut near), (mut far, theirs)) = (tcp(here, there), tcp(here, there));
+        let client = hosts.give(0, ours, Role::Client, there);
+        let server = hosts.give(1, theirs, Role::Server, here);
+        let mut proposal = vec![0; 1 << 16];
+        let n = near.read(&mut proposal).unwrap();
+        let go = stop(&hosts.engines[0]);
+        far.write_all(&proposal[..n]).unwrap();
+        let is_lost = lose_first_link(&hosts.engines[1]);
+        drop(go);
+        // The Accept and the Confirm.
+        if !is_lost || !pass(&mut far, &mut near) || !pass(&mut near, &mut far) {
+            return false;
+        }
+        client.send(b"hello");
+        assert_eq!(server.receive_all(5), b"hello");
+        server.send(b"and to you");
+        assert_eq!(client.receive_all(10), b"and to you");
+        hosts.by_smc(3) == 3
+    };
+    assert!((0..3).any(|_| with_two_links().is_none_or(is_named)));
+}
+
+/// What the server has named is of no use without the link, and there is TCP.
+#[test]
+fn a_client_whose_link_is_lost_before_it_has_confirmed_goes_by_tcp() {
+    let goes_by_tcp = |(hosts, _others): (Hosts, [[Guest; 2]; 2])| {
+        let [here, there] = hosts.addresses;
+        let ((ours, mut near), (mut far, theirs)) = (tcp(here, there), tcp(here, there));
+        let client = hosts.give(0, ours, Role::Client, there);
+        let server = hosts.give(1, theirs, Role::Server, here);
+        assert!(pass(&mut near, &mut far), "the Proposal");
+        let mut accept = vec![0; 1 << 16];
+        let n = far.read(&mut accept).unwrap();
+        let go = stop(&hosts.engines[1]);
+        near.write_all(&accept[..n]).unwrap();
+        let is_lost = lose_first_link(&hosts.engines[0]);
+        drop(go);
+        // The Decline.
+        if !is_lost || !pass(&mut near, &mut far) {
+            return false;
+        }
+        client.send(b"hello");
+        assert!(pass(&mut near, &mut far));
+        assert_eq!(server.receive_all(5), b"hello");
+        let waits = |engine: &Engine| within(engine, |vector| vector.exchanges.len());
+        hosts.wait("no handshake", |h| h.engines.iter().all(|e| waits(e) == 0));
+        hosts.declined(0, Diagnosis::NoActiveLink.text()) == 1
+    };
+    assert!((0..3).any(|_| with_two_links().is_none_or(goes_by_tcp)));
+}
