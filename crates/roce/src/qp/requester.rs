@@ -116,6 +116,8 @@ pub(crate) struct Requester {
     ack_every: u16,
     /// Packets since one that asked for an acknowledgement.
     silent: u16,
+    /// The last packet that has asked for one, while none has come that answers it.
+    asked: Option<Psn>,
     /// Packets are being written, one behind the other, for the system to send as one.
     in_run: bool,
     /// Only one packet may be out until something is heard.
@@ -165,6 +167,7 @@ impl Requester {
             window: 1,
             ack_every: 1,
             silent: 0,
+            asked: None,
             in_run: false,
             probing: false,
             attempt: 0,
@@ -209,6 +212,7 @@ impl Requester {
         self.current = self.queue.head();
         (self.next, self.max, self.end) = (self.una, self.una, self.una);
         self.silent = 0;
+        self.asked = None;
         self.probing = false;
         self.attempt = 0;
         self.rnr_tries = 0;
@@ -276,7 +280,9 @@ impl Requester {
     /// something is sent again begins there.
     pub(crate) fn hold_until(&mut self, at: Time, now: Time) {
         self.held_until = at;
-        self.start_timer(now);
+        if self.asked.is_none() {
+            self.start_timer(now);
+        }
     }
 
     pub(crate) const fn deadline(&self) -> Option<Time> {
@@ -499,9 +505,7 @@ impl Requester {
         self.max = self.next;
         // Fewer than would have asked, of which there are fewer than 2^16.
         self.silent = self.silent.saturating_add(u16::try_from(count).unwrap_or(u16::MAX));
-        if self.timer.is_none() || self.timed_at != now {
-            self.start_timer(now);
-        }
+        self.time(None, now);
     }
 
     /// Copies a packet's payload, once: what is in memory may change while this runs, and the CRC is
@@ -572,15 +576,25 @@ impl Requester {
             context.counters.retransmitted += 1;
             self.retransmitted += 1;
         }
+        self.time(asked.then_some(psn), now);
+    }
+
+    /// A packet was sent, and may have asked for an acknowledgement. That is due from then on, whatever is sent behind it:
+    /// who always has something to send would never find out that it was lost. Until somebody has asked, none is due, and
+    /// what was sent last counts.
+    fn time(&mut self, asked: Option<Psn>, now: Time) {
+        let is_due = self.asked.is_some();
+        self.asked = asked.or(self.asked);
         // Once for all packets that are sent at a time.
-        if self.timer.is_none() || self.timed_at != now {
+        let is_timed = is_due || self.timed_at == now && asked.is_none();
+        if self.timer.is_none() || !is_timed {
             self.start_timer(now);
         }
     }
 
     fn start_timer(&mut self, now: Time) {
         self.timed_at = now;
-        let from = now.max(self.held_until);
+        let from = if self.asked.is_some() { now } else { now.max(self.held_until) };
         let patience = self.rtt.patience(self.retransmission, self.timeout, self.attempt);
         self.timer = patience.filter(|_| self.max != self.una).map(|nanos| from.plus_nanos(nanos));
     }
@@ -637,6 +651,7 @@ impl Requester {
             // More has arrived than was sent since the time-out: what was sent before is not lost, but late.
             late = core::mem::replace(&mut self.probing, false) && una.after(self.next) > 0;
             self.back_at = None;
+            self.asked.take_if(|psn| psn.after(una) < 0);
             if self.next.after(una) < 0 {
                 self.next = una;
             }
@@ -730,15 +745,18 @@ impl Requester {
         self.next = self.una;
         self.current = self.queue.head();
         self.silent = 0;
+        self.asked = None;
         self.measured = None;
         self.probing = false;
     }
 
-    /// Whether nothing was achieved for as long as all retries take.
+    /// Whether nothing was achieved for as long as all retries take, one of which there was at least: whoever was away for
+    /// that long has not tried yet.
     fn is_given_up(&self, now: Time) -> bool {
+        let has_tried = self.attempt > 0 || self.back_at.is_some() || self.retry_count == 0;
         let patience =
             self.timeout.map(|each| each.saturating_mul(u64::from(self.retry_count) + 1));
-        patience.is_some_and(|patience| now.since(self.progress_at) >= patience)
+        has_tried && patience.is_some_and(|patience| now.since(self.progress_at) >= patience)
     }
 
     pub(crate) fn on_deadline(&mut self, port: Port, context: &mut Context<'_>) -> Heard {

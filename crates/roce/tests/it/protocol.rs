@@ -371,6 +371,55 @@ fn a_lost_tail_is_sent_again_as_soon_as_the_path_suggests() {
 }
 
 #[test]
+fn what_is_sent_behind_it_does_not_put_off_when_something_is_sent_again() {
+    let rts = RtsAttributes::shunt(Psn::default());
+    let ([mut a, mut b], source, ring) = hosts(&Setup { rts, ..Setup::default() }, 0);
+    measure(&mut a, &mut b, source, ring, 100_000);
+    write(&mut a, 1, source, ring, 100);
+    assert_eq!(a.packets(NOW).len(), 1, "which gets lost");
+    for (id, at) in [(2, after(400_000)), (3, after(800_000))] {
+        write(&mut a, id, source, ring, 100);
+        for (flow, bytes) in a.packets(at) {
+            assert_eq!(b.take(at, flow, &bytes), Err(Reason::OutOfOrder));
+        }
+        // What the peer says of it gets lost, too, and it says so once.
+        assert_eq!(b.packets(at).len(), usize::from(id == 2));
+        assert_eq!(a.device.next_deadline(), Some(after(1_000_000)));
+    }
+    a.device.on_deadline(after(1_000_000));
+    let mut hosts = [a, b];
+    exchange(&mut hosts, after(1_000_000));
+    let done = [0, 1, 2, 3].map(|id| (id, Status::Success));
+    assert_eq!(hosts[0].done(), done);
+}
+
+#[test]
+fn who_was_away_for_long_has_not_given_up_before_something_is_sent_again() {
+    let ([mut a, mut b], source, ring) = hosts(&Setup::default(), 0);
+    // All but the first arrive; nobody looks at what the peer says of that.
+    write(&mut a, 1, source, ring, 1000);
+    for (flow, bytes) in &a.packets(NOW)[1..] {
+        _ = b.take(NOW, *flow, bytes);
+    }
+    let (flow, nak) = b.packet(NOW).unwrap();
+    let later = after(60_000_000_000);
+    assert_eq!(a.take(later, flow, &nak), Ok(Outcome::Resend));
+    let mut hosts = [a, b];
+    exchange(&mut hosts, later);
+    let [a, b] = &mut hosts;
+    // And nothing does.
+    write(a, 2, source, ring, 1000);
+    assert_eq!(a.packets(later).len(), 4);
+    let later = later.plus_nanos(60_000_000_000);
+    a.device.on_deadline(later);
+    for (flow, bytes) in a.packets(later) {
+        b.take(later, flow, &bytes).unwrap();
+    }
+    exchange(&mut hosts, later);
+    assert_eq!(hosts[0].done(), [(1, Status::Success), (2, Status::Success)]);
+}
+
+#[test]
 fn no_more_packets_are_out_than_the_window_has() {
     for window in [1, 3, 8] {
         let rts = RtsAttributes { window, ..RtsAttributes::new(Psn::default()) };
