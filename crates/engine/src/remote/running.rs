@@ -286,9 +286,11 @@ impl Vector {
         }
     }
 
-    /// The oldest message of a connection that was under way has arrived.
-    pub(super) fn completed(&mut self, id: ConnId) {
+    /// The oldest message of a connection that was under way over this queue pair has arrived. What a link that is lost
+    /// still says, after the connection has moved, is not about those that are under way now.
+    pub(super) fn completed(&mut self, id: ConnId, qpn: Qpn) {
         if let Some(Running::Smc(smc)) = self.running.get_mut(&id)
+            && smc.qpn == qpn
             && let Some(relay) = self.shelf.rings.get_mut(id)
         {
             smc.settled = None;

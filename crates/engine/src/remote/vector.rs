@@ -418,9 +418,9 @@ impl Vector {
     fn on_event(&mut self, event: &Event, now: u64) {
         match *event {
             Event::Sent(_, Purpose::Llc) => {}
-            Event::Sent(_, Purpose::Cdc(number)) => {
+            Event::Sent(qpn, Purpose::Cdc(number)) => {
                 let id = ConnId::from_number(number);
-                self.completed(id);
+                self.completed(id, qpn);
                 self.warm_up(id, now);
             }
             Event::Came(qpn) => self.on_message(qpn, now),

@@ -1,5 +1,5 @@
-//! Connections that come while one of two links is lost. On a machine that stands still handshakes come too late, and are
-//! tried again.
+//! Links that are lost, and connections that come meanwhile. On a machine that stands still handshakes come too late, and
+//! are tried again.
 
 use std::sync::mpsc::{Sender, channel};
 
@@ -35,6 +35,38 @@ fn stop(engine: &Engine) -> Sender<()> {
     engine.shared.vectors[0].inbox.put(Order::Do(Act(Box::new(act))));
     told.recv_timeout(Duration::from_secs(60)).unwrap();
     go
+}
+
+/// What a card has finished may show late.
+#[test]
+fn what_a_lost_link_says_is_not_about_what_goes_by_another() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let all = talk(&hosts, 1);
+    if hosts.by_smc(1) != 1 {
+        return;
+    }
+    let [client, server] = &all[0];
+    let writes = |engine: &Engine| within(engine, |vector| vector.stat.writes_tx);
+    client.wait("all to be released", |g| g.unreleased() == 0);
+    let go = stop(&hosts.engines[1]);
+    let before = writes(&hosts.engines[0]);
+    client.send(b"not acknowledged");
+    client.wait("it to be sent", |_| writes(&hosts.engines[0]) > before);
+    let completed = |own: bool| {
+        within(&hosts.engines[0], move |vector| {
+            let id = *vector.running.keys().next().unwrap();
+            let qpn = by_smc(vector)[0].qpn;
+            let other = roce::Qpn::new(qpn.value() ^ 1);
+            // What the client has read it may have said before.
+            for _ in 0..4 {
+                vector.completed(id, if own { qpn } else { other });
+            }
+        });
+        client.unreleased()
+    };
+    assert_eq!((completed(false), completed(true)), (16, 0));
+    drop(go);
+    assert_eq!(server.receive_all(16), b"not acknowledged");
 }
 
 /// The first link is lost for a host whose peer has yet to hear of the buffer of a third connection, which has a place
