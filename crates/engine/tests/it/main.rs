@@ -15,6 +15,7 @@ mod opens;
 mod place;
 mod posix;
 mod reparse;
+mod rights;
 mod sequences;
 mod sessions;
 mod unix;

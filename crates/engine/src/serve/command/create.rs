@@ -395,10 +395,10 @@ impl Creating<'_, '_, '_> {
         if made.action == CreateAction::Overwritten {
             asks |= Access::WRITE_DATA;
         }
-        // Whoever creates a file may do with this open what it asked for.
-        if made.is_new() {
+        // Whoever creates a file may do with this open what it asked for; who adds a stream, what it might with the file.
+        if made.is_new_file() {
             asks = Access::MAXIMUM_ALLOWED;
-        } else if readonly && asks.intersects(writes) {
+        } else if readonly && !made.is_new() && asks.intersects(writes) {
             return Err(NtStatus::ACCESS_DENIED);
         }
         let contexts = &request.contexts;
@@ -479,7 +479,7 @@ impl Creating<'_, '_, '_> {
             let has_data = made.object.stream.is_none() && !made.is_directory();
             has_data && made.action != CreateAction::Opened
         });
-        if !made.overwrites() && !made.is_new() && allocation.is_none() {
+        if !made.overwrites() && !made.is_new_file() && allocation.is_none() {
             return Ok(made.facts);
         }
         let mut furniture = Furniture {
@@ -488,7 +488,7 @@ impl Creating<'_, '_, '_> {
             allocation,
             ..Furniture::default()
         };
-        if made.is_new() {
+        if made.is_new_file() {
             furniture.first = Some(First {
                 eas: contexts.ea.map(smb::fscc::parse_eas).transpose()?.unwrap_or_default(),
                 security: contexts.security.map(<[u8]>::to_vec),

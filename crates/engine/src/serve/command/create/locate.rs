@@ -24,6 +24,8 @@ pub(super) struct Made {
     pub(super) object: Arc<FileObject>,
     pub(super) facts: Facts,
     pub(super) action: CreateAction,
+    /// The file was there, and only its stream is new: what the file itself is like is no business of this open's.
+    pub(super) adds_stream: bool,
     /// What a new file may inherit from its folder.
     pub(super) folder: Option<Descriptor>,
 }
@@ -35,11 +37,18 @@ impl Made {
         facts: Facts,
         action: CreateAction,
     ) -> Self {
-        Self { object: Arc::new(FileObject::new(handle, stream)), facts, action, folder: None }
+        let object = Arc::new(FileObject::new(handle, stream));
+        Self { object, facts, action, adds_stream: false, folder: None }
     }
 
+    /// The file has come to be, or the stream.
     pub(super) fn is_new(&self) -> bool {
         self.action == CreateAction::Created
+    }
+
+    /// The file has come to be.
+    pub(super) fn is_new_file(&self) -> bool {
+        self.is_new() && !self.adds_stream
     }
 
     pub(super) fn overwrites(&self) -> bool {
@@ -108,6 +117,7 @@ impl Creating<'_, '_, '_> {
         let wish = Wish {
             named: named.map(str::to_owned),
             says_data: matches!(self.path.stream(), Some(StreamName::Data)),
+            desired,
             disposition: request.disposition,
             options: request.options,
             attributes: request.attributes,
@@ -189,6 +199,8 @@ struct Wish {
     named: Option<String>,
     /// It names the stream that every file has.
     says_data: bool,
+    /// The rights, expanded.
+    desired: Access,
     disposition: Disposition,
     options: CreateOptions,
     attributes: Attributes,
@@ -231,6 +243,16 @@ impl Wish {
         Ok(Made { folder: above, ..made })
     }
 
+    /// A stream is some of what its file holds: who adds one must be allowed to write the file, and to do with it
+    /// whatever else it asks for, as with one that is there (MS-FSA 2.1.5.1.2.1).
+    fn may_add_stream(&self, handle: &Handle, facts: &Facts) -> Result<(), NtStatus> {
+        if facts.attributes.contains(Attributes::READONLY) && !facts.is_directory() {
+            return Err(NtStatus::ACCESS_DENIED);
+        }
+        let asks = self.desired | Access::WRITE_DATA;
+        self.adder()?.rights(handle, facts, asks, false).map(drop)
+    }
+
     /// The file is there: may it be, and its stream?
     fn there(&self, handle: Handle) -> Result<Made, NtStatus> {
         let facts = *handle.first_facts();
@@ -240,11 +262,12 @@ impl Wish {
             Some(name) => match Stream::open(handle.clone(), name) {
                 Ok(stream) => Some(stream),
                 Err(NtStatus::OBJECT_NAME_NOT_FOUND) if self.disposition.may_create() => {
-                    let stored = access::stored(&handle, &facts)?;
-                    self.adder()?.may_add(&facts, stored.as_ref(), Access::WRITE_DATA)?;
+                    // Before there is a stream, as what is refused leaves none behind.
+                    self.may_add_stream(&handle, &facts)?;
                     let stream = Stream::create(handle.clone(), name)?;
                     let facts = stream_facts(facts, &stream)?;
-                    return Ok(Made::new(handle, Some(stream), facts, CreateAction::Created));
+                    let made = Made::new(handle, Some(stream), facts, CreateAction::Created);
+                    return Ok(Made { adds_stream: true, ..made });
                 }
                 Err(status) => return Err(status),
             },

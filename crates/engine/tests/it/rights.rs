@@ -1,0 +1,184 @@
+//! What a descriptor that was set keeps a user from, by whichever way: bob has a number of his own, and the files are
+//! those of the user whom the server runs as, who is alice here.
+
+use std::os::unix::fs::MetadataExt;
+
+use smb::auth::{NtHash, User, UserFile};
+use smb::security::{Ace, Acl, Control, Descriptor, SecurityInfo, Sid};
+use smb::wire::context::Requested;
+use smb::wire::header::Command;
+use smb::wire::{close, create, query_info, set_info};
+use smb::{Access, CreateOptions, Disposition, FileId, Guid, NtStatus, ShareAccess};
+
+use crate::client::{Client, Offer, utf16};
+use crate::place::Place;
+
+const BOB: u32 = 41_002;
+
+const READONLY: u32 = 1;
+
+fn place() -> Place {
+    Place::with(|config| {
+        let mut users = UserFile::default();
+        for (name, uid) in [("alice", None), ("bob", Some(BOB))] {
+            let nt_hash = Some(NtHash::of_password("pw"));
+            let user = User { name: name.to_owned(), uid, nt_hash, disabled: false, expires: None };
+            users.set(user).unwrap();
+        }
+        config.users = users.to_text().to_string();
+    })
+}
+
+fn both(place: &Place) -> (Client, Client) {
+    let enter = |number, user| {
+        let offer = Offer { guid: Guid([number; 16]), ..Offer::default() };
+        Client::enter(place.address(), offer, user, "files")
+    };
+    (enter(7, "alice"), enter(8, "bob"))
+}
+
+/// An open that asks for this, of what is there or is made.
+fn ask(name: &[u8], access: Access) -> create::Request<'_> {
+    let options = CreateOptions::empty();
+    create::Request { access, options, share: ShareAccess::all(), ..Client::create_body(name) }
+}
+
+fn try_open(client: &mut Client, body: &create::Request<'_>) -> Result<FileId, NtStatus> {
+    let answer = client.call(Command::Create, body);
+    match answer.status() {
+        NtStatus::SUCCESS => Ok(create::Response::parse(&answer.message).unwrap().file),
+        status => Err(status),
+    }
+}
+
+fn open(client: &mut Client, name: &str, access: Access) -> Result<FileId, NtStatus> {
+    try_open(client, &ask(&utf16(name), access))
+}
+
+fn shut(client: &mut Client, file: FileId) {
+    client.call(Command::Close, &close::Request { file, ..close::Request::default() }).good();
+}
+
+/// Somebody may do all, and bob this.
+fn lets(place: &Place, bob: Access) -> Descriptor {
+    let owner = Sid::unix_user(std::fs::metadata(place.folder()).unwrap().uid());
+    let aces = [Ace::allow(owner, Access::FILE_ALL), Ace::allow(Sid::unix_user(BOB), bob)];
+    let dacl = Some(Acl::new(aces));
+    Descriptor { control: Control::DACL_PRESENT, dacl, ..Descriptor::default() }
+}
+
+fn secure(client: &mut Client, file: FileId, new: &Descriptor) -> NtStatus {
+    let (subject, data) = (set_info::Subject::Security, new.to_bytes());
+    let additional = SecurityInfo::DACL.bits();
+    let body = set_info::Request { subject, class: 0, additional, file, data: &data };
+    client.call(Command::SetInfo, &body).status()
+}
+
+/// A file of alice's, of which bob may do this.
+fn make(place: &Place, alice: &mut Client, name: &str, bob: Access) {
+    let file = open(alice, name, Access::FILE_ALL).unwrap();
+    assert_eq!(alice.write(file, 0, b"data"), NtStatus::SUCCESS);
+    assert_eq!(secure(alice, file, &lets(place, bob)), NtStatus::SUCCESS);
+    shut(alice, file);
+}
+
+/// The descriptor that a file has, and its extended attributes, which streams are too.
+fn kept(client: &mut Client, name: &str) -> (Descriptor, Vec<u8>) {
+    const EA: u8 = 15;
+    let mut file = || open(client, name, Access::READ_CONTROL | Access::READ_EA).unwrap();
+    let file = file();
+    let mut query = |subject, class, additional: u32| {
+        let (output_max, input) = (65536, &[][..]);
+        let body =
+            query_info::Request { subject, class, output_max, input, additional, flags: 0, file };
+        let answer = client.call(Command::QueryInfo, &body);
+        match answer.status() {
+            NtStatus::SUCCESS => {
+                query_info::Response::parse(&answer.message).unwrap().data.to_vec()
+            }
+            _ => Vec::new(),
+        }
+    };
+    let parts = SecurityInfo::OWNER | SecurityInfo::GROUP | SecurityInfo::DACL;
+    let descriptor = query(query_info::Subject::Security, 0, parts.bits());
+    let eas = query(query_info::Subject::File, EA, 0);
+    shut(client, file);
+    (Descriptor::parse(&descriptor).unwrap(), eas)
+}
+
+/// Whether a file has a named stream.
+fn has_stream(client: &mut Client, name: &str) -> bool {
+    let name = utf16(name);
+    let disposition = Disposition::Open;
+    let there = try_open(client, &create::Request { disposition, ..ask(&name, Access::READ_DATA) });
+    there.map(|file| shut(client, file)).is_ok()
+}
+
+/// A stream is new, and its file is not.
+#[test]
+fn who_adds_a_stream_may_do_with_the_file_what_was_allowed_before() {
+    let place = place();
+    let (mut alice, mut bob) = both(&place);
+    make(&place, &mut alice, "file", Access::READ_DATA | Access::WRITE_DATA);
+    let before = kept(&mut alice, "file").0;
+    for more in [Access::WRITE_DAC, Access::WRITE_OWNER, Access::WRITE_ATTRIBUTES, Access::WRITE_EA]
+    {
+        let refused = open(&mut bob, "file:stream", Access::WRITE_DATA | more);
+        assert_eq!(refused, Err(NtStatus::ACCESS_DENIED), "{more:?}");
+        assert!(!has_stream(&mut alice, "file:stream"), "{more:?}: nothing is left behind");
+    }
+    // As much as there is, is what there was.
+    let most = open(&mut bob, "file:most", Access::MAXIMUM_ALLOWED).unwrap();
+    let all = lets(&place, Access::FILE_ALL);
+    assert_eq!(secure(&mut bob, most, &all), NtStatus::ACCESS_DENIED);
+    assert_eq!(bob.write(most, 0, b"mine"), NtStatus::SUCCESS);
+    shut(&mut bob, most);
+    assert!(kept(&mut alice, "file").0 == before, "the file is as it was");
+    // And with a file that is new, it is as with any new file.
+    let own = open(&mut bob, "own:stream", Access::FILE_ALL).unwrap();
+    assert_eq!(secure(&mut bob, own, &all), NtStatus::SUCCESS);
+    assert_eq!(place.panics(), 0);
+}
+
+/// What a new file may be given, one that is there has already.
+#[test]
+fn a_stream_that_is_new_gives_its_file_nothing() {
+    let place = place();
+    let (mut alice, mut bob) = both(&place);
+    make(&place, &mut alice, "file", Access::READ_DATA | Access::WRITE_DATA);
+    let before = kept(&mut alice, "file");
+    let (name, wished) = (utf16("file:given"), lets(&place, Access::FILE_ALL).to_bytes());
+    let mut ea = Vec::new();
+    let one = smb::fscc::Ea { flags: 0, name: "ONE".to_owned(), value: b"1".to_vec() };
+    smb::fscc::put_eas(&[one], 4096, &mut ea).unwrap();
+    let contexts = Requested { security: Some(&wished), ea: Some(&ea), ..Requested::default() };
+    let body = create::Request { contexts, ..ask(&name, Access::WRITE_DATA) };
+    let file = try_open(&mut bob, &body).unwrap();
+    shut(&mut bob, file);
+    assert!(has_stream(&mut alice, "file:given"));
+    assert!(kept(&mut alice, "file") == before, "the file is as it was");
+}
+
+/// READONLY is of all that a file holds, and of nothing that a folder does.
+#[test]
+fn a_file_that_is_read_only_gets_no_stream() {
+    const BASIC: u8 = 4;
+    let place = place();
+    let (mut alice, _) = both(&place);
+    for (name, options, wanted) in
+        [("file", CreateOptions::empty(), false), ("folder", CreateOptions::DIRECTORY_FILE, true)]
+    {
+        let wide = utf16(name);
+        let body = create::Request { options, ..ask(&wide, Access::FILE_ALL) };
+        let file = try_open(&mut alice, &body).unwrap();
+        let (subject, data) =
+            (set_info::Subject::File, [&[0; 32][..], &READONLY.to_le_bytes(), &[0; 4]].concat());
+        let body = set_info::Request { subject, class: BASIC, additional: 0, file, data: &data };
+        alice.call(Command::SetInfo, &body).good();
+        shut(&mut alice, file);
+        let stream = format!("{name}:stream");
+        let got = open(&mut alice, &stream, Access::READ_DATA | Access::WRITE_DATA);
+        assert_eq!(got.is_ok(), wanted, "{name}: {got:?}");
+        assert_eq!(has_stream(&mut alice, &stream), wanted, "{name}");
+    }
+}
