@@ -182,3 +182,77 @@ fn a_file_that_is_read_only_gets_no_stream() {
         assert_eq!(has_stream(&mut alice, &stream), wanted, "{name}");
     }
 }
+
+/// FILE_DELETE_ON_CLOSE with as many rights as there are, which may be too few.
+fn doomed(name: &[u8]) -> create::Request<'_> {
+    let options = CreateOptions::DELETE_ON_CLOSE;
+    let disposition = Disposition::OpenIf;
+    create::Request { options, disposition, ..ask(name, Access::MAXIMUM_ALLOWED) }
+}
+
+#[test]
+fn what_goes_with_an_open_is_what_it_may_delete() {
+    let place = place();
+    let (mut alice, mut bob) = both(&place);
+    let above = utf16("above");
+    let options = CreateOptions::DIRECTORY_FILE;
+    let body = create::Request { options, ..ask(&above, Access::FILE_ALL) };
+    let folder = try_open(&mut alice, &body).unwrap();
+    // By the folder he might delete what is in it.
+    let most = Access::FILE_ALL - Access::DELETE - Access::DELETE_CHILD;
+    assert_eq!(secure(&mut alice, folder, &lets(&place, most)), NtStatus::SUCCESS);
+    let on_host = place.folder().join("above/file");
+    for (may, wanted) in [
+        (Access::empty(), Err(NtStatus::ACCESS_DENIED)),
+        (most, Err(NtStatus::ACCESS_DENIED)),
+        (most | Access::DELETE, Ok(())),
+    ] {
+        make(&place, &mut alice, "above\\file", may);
+        for name in ["above\\file:stream", "above\\file"] {
+            let name = utf16(name);
+            let got = try_open(&mut bob, &doomed(&name)).map(|file| shut(&mut bob, file));
+            assert_eq!(got, wanted, "{may:?}");
+            assert!(!has_stream(&mut alice, "above\\file:stream"), "{may:?}");
+        }
+        assert_eq!(on_host.exists(), wanted.is_err(), "{may:?}");
+    }
+    // With a file that he makes he does as he likes.
+    let name = utf16("above\\own");
+    let own = try_open(&mut bob, &doomed(&name)).unwrap();
+    shut(&mut bob, own);
+    assert!(!place.folder().join("above/own").exists());
+    assert_eq!(place.panics(), 0);
+}
+
+/// What is not deleted in the end is not on its way out meanwhile, for others who would open it.
+#[test]
+fn what_cannot_be_deleted_goes_with_no_open() {
+    for read_only in [false, true] {
+        let place = Place::with(|config| config.shares[0].read_only = read_only);
+        std::fs::create_dir_all(place.folder().join("full/child")).unwrap();
+        std::fs::write(place.folder().join("file"), b"data").unwrap();
+        let (mut alice, mut bob) = both(&place);
+        let denied = Err(NtStatus::ACCESS_DENIED);
+        let rest = if read_only { denied } else { Ok(()) };
+        for (name, options, wanted, stays) in [
+            ("full", CreateOptions::DIRECTORY_FILE, rest, true),
+            ("", CreateOptions::DIRECTORY_FILE, denied, true),
+            ("full\\child", CreateOptions::DIRECTORY_FILE, rest, read_only),
+            ("file", CreateOptions::empty(), rest, read_only),
+        ] {
+            let wide = utf16(name);
+            let looks = create::Request { options, ..ask(&wide, Access::FILE_READ) };
+            let looks = create::Request { disposition: Disposition::Open, ..looks };
+            let hers = try_open(&mut alice, &looks).unwrap();
+            let options = options | CreateOptions::DELETE_ON_CLOSE;
+            let got = try_open(&mut bob, &create::Request { options, ..doomed(&wide) });
+            assert_eq!(got.map(|file| shut(&mut bob, file)), wanted, "{name}");
+            let again = try_open(&mut alice, &looks).map(|file| shut(&mut alice, file));
+            let wanted = if stays { Ok(()) } else { Err(NtStatus::DELETE_PENDING) };
+            assert_eq!(again, wanted, "{name}");
+            shut(&mut alice, hers);
+            assert_eq!(place.folder().join(name.replace('\\', "/")).exists(), stays, "{name}");
+        }
+        assert_eq!(place.counts().opens, 0);
+    }
+}

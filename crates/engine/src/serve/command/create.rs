@@ -243,6 +243,10 @@ impl Creating<'_, '_, '_> {
     /// there or come to be.
     async fn open(&mut self, mut made: Made, deletions: u64) -> Result<Option<NtStatus>, NtStatus> {
         let (access, maximal) = self.rights(&made).await?;
+        let mut options = self.request.options;
+        if options.contains(CreateOptions::DELETE_ON_CLOSE) && !made.is_new_file() {
+            options.set(CreateOptions::DELETE_ON_CLOSE, self.may_go(&made).await?);
+        }
         let server = self.x.server().clone();
         let session = self.x.session()?.clone();
         let key = made.key();
@@ -266,7 +270,7 @@ impl Creating<'_, '_, '_> {
             share: self.request.share,
             overwrites: made.overwrites(),
             created: made.is_new(),
-            delete_on_close: self.request.options.contains(CreateOptions::DELETE_ON_CLOSE),
+            delete_on_close: options.contains(CreateOptions::DELETE_ON_CLOSE),
             directory: made.is_directory(),
             caching,
             durability: wanted.map_or(Durability::None, |durable| {
@@ -305,7 +309,7 @@ impl Creating<'_, '_, '_> {
             object: Object::File(made.object.clone()),
             access,
             share: self.request.share,
-            options: self.request.options,
+            options,
             directory: made.is_directory(),
             lease: leased.map(|lease| OpenLease {
                 client: session.client,
@@ -395,6 +399,10 @@ impl Creating<'_, '_, '_> {
         if made.action == CreateAction::Overwritten {
             asks |= Access::WRITE_DATA;
         }
+        if request.options.contains(CreateOptions::DELETE_ON_CLOSE) {
+            // Which MAXIMUM_ALLOWED need not come to.
+            asks |= Access::DELETE;
+        }
         // Whoever creates a file may do with this open what it asked for; who adds a stream, what it might with the file.
         if made.is_new_file() {
             asks = Access::MAXIMUM_ALLOWED;
@@ -416,6 +424,23 @@ impl Creating<'_, '_, '_> {
             return Err(NtStatus::CANNOT_DELETE);
         }
         Ok((access, rights.maximal))
+    }
+
+    /// Whether what was there goes with this open, which asks for that. A folder that holds something stays, and its open
+    /// is granted all the same (MS-FSA 2.1.5.5): nobody else is to find it on its way out, where it is not.
+    ///
+    /// # Errors
+    ///
+    /// ACCESS_DENIED for the root of the share, and what `getdents(2)` says.
+    async fn may_go(&self, made: &Made) -> Result<bool, NtStatus> {
+        if self.path.is_root() && made.object.stream.is_none() {
+            return Err(NtStatus::ACCESS_DENIED);
+        }
+        if !made.is_directory() {
+            return Ok(true);
+        }
+        let handle = made.object.handle.clone();
+        aside(self.share, move || handle.is_empty_folder()).await
     }
 
     /// The lease that the client would like, if it may have any.

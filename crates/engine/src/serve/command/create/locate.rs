@@ -249,7 +249,10 @@ impl Wish {
         if facts.attributes.contains(Attributes::READONLY) && !facts.is_directory() {
             return Err(NtStatus::ACCESS_DENIED);
         }
-        let asks = self.desired | Access::WRITE_DATA;
+        let mut asks = self.desired | Access::WRITE_DATA;
+        if self.options.contains(CreateOptions::DELETE_ON_CLOSE) {
+            asks |= Access::DELETE;
+        }
         self.adder()?.rights(handle, facts, asks, false).map(drop)
     }
 
