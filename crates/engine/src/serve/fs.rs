@@ -57,7 +57,7 @@ pub use handle::{Handle, Identity};
 pub use lookup::{Create, Found, Vacancy};
 pub use permission::{Unix, allowed};
 pub use rename::Destination;
-pub use special::Special;
+pub use special::{Special, is_made_beside};
 pub use stream::{STREAM_MAX, Stream, StreamFacts};
 pub use watch::{Change, ChangeKind, Limits as WatchLimits, Watch, Watcher};
 pub use xattr::Ea;

@@ -384,6 +384,31 @@ fn is_told_once() -> bool {
     true
 }
 
+/// Until a link takes the place of a file it has a name that nobody asked for.
+#[test]
+fn what_is_there_for_a_moment_is_not_told() {
+    const LINK: u8 = 11;
+    let place = Place::new();
+    std::fs::create_dir_all(place.folder().join("w/below")).unwrap();
+    let (mut alice, mut bob) = (enter(&place), other(&place));
+    let there = bob.open("w\\there");
+    shut(&mut bob, there);
+    let file = bob.open("file");
+    let folder = open_folder(&mut alice, "W");
+    watch(&mut alice, folder, ANY_NAME, true);
+    until_watched(&place.folder().join("w/below"));
+    set(&mut bob, file, LINK, &renaming("w\\there", true));
+    std::fs::write(place.folder().join("w/below/by host"), "x").unwrap();
+    let mut heard = changes(&alice.receive().good());
+    let last = told(Action::Added, "below\\by host");
+    while !heard.contains(&last) {
+        alice.send_one(watching(folder, ANY_NAME, true));
+        heard.extend(changes(&alice.receive_last().good()));
+    }
+    assert!(heard.starts_with(&[told(Action::Removed, "there"), told(Action::Added, "there")]));
+    assert!(heard.iter().all(|(_, name)| name == "there" || name == "below\\by host"), "{heard:?}");
+}
+
 #[test]
 fn a_watch_ends_with_its_open_its_tree_and_its_session() {
     let place = Place::new();

@@ -470,6 +470,42 @@ fn one_more_name_for_a_file() {
     client.call(Command::Create, &create).good();
 }
 
+/// What has the new name is asked to go, and is another one by the time that it has.
+#[test]
+fn a_link_takes_the_place_of_what_was_asked_to_go_and_of_nothing_else() {
+    let place = Place::new();
+    let (mut alice, mut bob) = (enter(&place), other(&place));
+    let shut_there = alice.open("there.txt");
+    shut(&mut alice, shut_there);
+    let name = utf16("there.txt");
+    let lease = Lease {
+        key: LeaseKey([3; 16]),
+        state: LeaseState::READ | LeaseState::HANDLE,
+        v2: Some(LeaseV2::default()),
+        ..Lease::default()
+    };
+    let create = create::Request {
+        oplock: OplockLevel::Lease,
+        contexts: Requested { lease: Some(lease), ..Requested::default() },
+        ..ask(&name, Access::FILE_READ, CreateOptions::NON_DIRECTORY_FILE)
+    };
+    let hers = alice.call(Command::Create, &create).good();
+    let hers = create::Response::parse(&hers.message).unwrap().file;
+    let file = bob.open("file.txt");
+    let data = renaming("there.txt", true);
+    let subject = set_info::Subject::File;
+    let body = set_info::Request { subject, class: LINK, additional: 0, file, data: &data };
+    bob.send_one(request(Command::SetInfo, &body));
+    alice.receive_break();
+    std::fs::rename(place.folder().join("there.txt"), place.folder().join("away.txt")).unwrap();
+    shut(&mut alice, hers);
+    assert_eq!(bob.receive_last().status(), NtStatus::SHARING_VIOLATION);
+    assert!(place.folder().join("away.txt").exists(), "it has another name now");
+    assert!(!place.folder().join("there.txt").exists());
+    assert_eq!(set(&mut bob, file, LINK, &data), NtStatus::SUCCESS, "nothing is in the way");
+    assert!(place.folder().join("there.txt").exists());
+}
+
 /// Of eight and three characters: told, as some programs ask, and not kept.
 #[test]
 fn no_file_is_found_by_its_short_name() {

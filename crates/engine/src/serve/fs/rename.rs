@@ -11,6 +11,7 @@ use smb::name::Path;
 use super::errno::status;
 use super::handle::Place;
 use super::lookup::{push_component, split};
+use super::special::make_beside;
 use super::{Found, Handle, Share, Want};
 
 /// Where a file is to get a name.
@@ -113,7 +114,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Gives the file another name.
+    /// Gives the file another name; what has it is replaced in one step for those who look.
     ///
     /// # Errors
     ///
@@ -127,21 +128,36 @@ impl Handle {
         if to.same {
             return if replace { Ok(()) } else { Err(NtStatus::OBJECT_NAME_COLLISION) };
         }
-        if let Some(existing) = &to.existing {
-            if !replace {
-                return Err(NtStatus::OBJECT_NAME_COLLISION);
-            }
-            existing.delete()?;
-        }
         let new = split(&to.path).1;
-        rustix::fs::linkat(
-            rustix::fs::CWD,
-            &*self.proc_path(),
-            &*to.folder,
-            new,
-            AtFlags::SYMLINK_FOLLOW,
-        )
-        .map_err(refusal)
+        let Some(existing) = &to.existing else {
+            return self.link_as(&to.folder, new).map_err(refusal);
+        };
+        if !replace {
+            return Err(NtStatus::OBJECT_NAME_COLLISION);
+        }
+        if existing.is_folder() {
+            return Err(NtStatus::ACCESS_DENIED);
+        }
+        let old = existing.unix_name();
+        // `rename(2)` of one hard link over another does nothing.
+        if existing.identity() != self.identity() {
+            // What is there stays until this is: there may be no room for it, or no more links of the file.
+            let (beside, ()) = make_beside(|name| self.link_as(&to.folder, name))?;
+            if let Err(errno) = rustix::fs::renameat(&*to.folder, &*beside, &*to.folder, &*old) {
+                // Nobody knows that name; that it cannot be removed either is no news.
+                let _ = rustix::fs::unlinkat(&*to.folder, &*beside, AtFlags::empty());
+                return Err(refusal(errno));
+            }
+        }
+        if old != new {
+            move_to(&to.folder, &old, &to.folder, new)?;
+        }
+        Ok(())
+    }
+
+    fn link_as(&self, folder: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
+        let path = self.proc_path();
+        rustix::fs::linkat(rustix::fs::CWD, &*path, folder, name, AtFlags::SYMLINK_FOLLOW)
     }
 
     /// Removes the name by which it was opened, if that still is this file. Others that have it open may go

@@ -18,6 +18,9 @@ const ATTEMPTS: usize = 16;
 /// A path on disk is at most this long.
 const TARGET_MAX: usize = 4095;
 
+/// The end of such names.
+const BESIDE: &str = ".shunt-new";
+
 /// Tells apart what comes to be at the same time.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
@@ -139,29 +142,16 @@ impl Handle {
         let mode = Mode::from_raw_mode(mode);
         let node =
             |name: &[u8], kind| rustix::fs::mknodat(folder, name, kind, mode, 0).map(|()| None);
-        for _ in 0..ATTEMPTS {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let name = format!(".{:x}-{number:x}.shunt-new", std::process::id()).into_bytes();
-            check_name(&name)?;
-            let made = match what {
-                Special::Link(target) => {
-                    rustix::fs::symlinkat(target, folder, &*name).map(|()| None)
-                }
-                Special::Fifo => node(&name, FileType::Fifo),
-                Special::Socket => node(&name, FileType::Socket),
-                Special::Whiteout => node(&name, FileType::CharacterDevice),
-                Special::File(_) => {
-                    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-                    rustix::fs::openat(folder, &*name, flags, mode).map(Some)
-                }
-            };
-            match made {
-                Ok(file) => return Ok((name, file)),
-                Err(Errno::EXIST) => {}
-                Err(errno) => return Err(status(errno)),
+        make_beside(|name| match what {
+            Special::Link(target) => rustix::fs::symlinkat(target, folder, name).map(|()| None),
+            Special::Fifo => node(name, FileType::Fifo),
+            Special::Socket => node(name, FileType::Socket),
+            Special::Whiteout => node(name, FileType::CharacterDevice),
+            Special::File(_) => {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+                rustix::fs::openat(folder, name, flags, mode).map(Some)
             }
-        }
-        Err(NtStatus::OBJECT_NAME_COLLISION)
+        })
     }
 
     /// The file that was made, with the name that it is to have.
@@ -200,6 +190,39 @@ impl Handle {
         }
         removed
     }
+}
+
+/// Makes something by a name that nobody asks for, to be put in the place of what is there: that name, and what `make`
+/// has said.
+///
+/// # Errors
+///
+/// What `make` says, but that there is something by that name.
+pub(super) fn make_beside<T>(
+    make: impl Fn(&[u8]) -> Result<T, Errno>,
+) -> Result<(Vec<u8>, T), NtStatus> {
+    for _ in 0..ATTEMPTS {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}{number:x}{BESIDE}", beside()).into_bytes();
+        check_name(&name)?;
+        match make(&name) {
+            Ok(made) => return Ok((name, made)),
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(status(errno)),
+        }
+    }
+    Err(NtStatus::OBJECT_NAME_COLLISION)
+}
+
+/// Whether something of this name is there only until it has another, which this server sees to.
+#[must_use]
+pub fn is_made_beside(name: &str) -> bool {
+    name.ends_with(BESIDE) && name.starts_with(&beside())
+}
+
+/// What such names of this process begin with.
+fn beside() -> String {
+    format!(".{:x}-", std::process::id())
 }
 
 /// Whether a link that is so many folders below the root leads to something beneath it, whatever the folders on its

@@ -23,7 +23,9 @@ use smb::files::{FileKey, OpenId};
 use smb::name::Path;
 
 use super::super::acting::{Whose, act};
-use super::super::fs::{Change, ChangeKind, Found, Handle, Want, Watch, WatchLimits, Watcher};
+use super::super::fs::{
+    Change, ChangeKind, Found, Handle, Want, Watch, WatchLimits, Watcher, is_made_beside,
+};
 use super::super::log;
 use super::super::open::Open;
 use super::super::runtime::{self, Event, Source};
@@ -343,6 +345,12 @@ impl Telling<'_> {
                     && next.pair == change.pair
                     && next.watch == change.watch
             });
+            // What becomes of such a thing is told by who has made it.
+            let passes =
+                |change: &Change| change.path.rsplit('\\').next().is_some_and(is_made_beside);
+            if passes(change) || second.is_some_and(passes) {
+                continue;
+            }
             let Some(directory) = self.point.watch.directory_of(open) else { continue };
             if self.is_own(&directory, change, now, &mut ours) {
                 continue;

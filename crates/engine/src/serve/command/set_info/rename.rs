@@ -78,6 +78,12 @@ fn may_add(open: &Open, asker: &Asker, to: &Destination) -> Result<(), NtStatus>
     asker.may_add(&folder_facts(open, to)?, stored.as_ref(), adds)
 }
 
+/// Whether what has the new name is what was asked for whether it may go.
+fn still_there(to: &Destination, found: &Destination) -> Result<(), NtStatus> {
+    let same = to.existing().map(Handle::identity) == found.existing().map(Handle::identity);
+    if same { Ok(()) } else { Err(NtStatus::SHARING_VIOLATION) }
+}
+
 fn folder_facts(open: &Open, to: &Destination) -> Result<Facts, NtStatus> {
     to.folder_facts(open.must_be_file()?.of_share())
 }
@@ -162,13 +168,11 @@ impl<'o> Renaming<'o> {
             // What was found may have changed while others were waited for.
             let to = destination(open, &path)?;
             may_add(open, &asker, &to)?;
-            if to.existing().map(Handle::identity) != found.existing().map(Handle::identity) {
-                return Err(NtStatus::SHARING_VIOLATION);
-            }
+            still_there(&to, &found)?;
             let old = handle.folder_facts()?;
             handle.rename(&to, taken.replace)?;
             let new = folder_facts(open, &to);
-            Ok((old, new, to.existing().is_some()))
+            Ok::<_, NtStatus>((old, new, to.existing().is_some()))
         };
         // What follows would mix up the names of two at a time.
         let busy = NtStatus::SHARING_VIOLATION;
@@ -200,23 +204,30 @@ impl<'o> Renaming<'o> {
         if self.open.directory {
             return Err(NtStatus::FILE_IS_A_DIRECTORY);
         }
-        let to = self.destination().await?;
-        self.make_way(x, &to, taken).await?;
-        let asker = self.asker(x)?;
+        let first = self.destination().await?;
+        self.make_way(x, &first, taken).await?;
+        let (path, asker) = (self.path(), self.asker(x)?);
         let server = x.server();
-        let going = self.reserve(server, &to, taken)?;
+        let going = self.reserve(server, &first, taken)?;
+        let found = first.clone();
         let link = move |open: &Open| {
+            // As with a rename.
+            let to = destination(open, &path)?;
             may_add(open, &asker, &to)?;
+            still_there(&to, &found)?;
             open.must_be_file()?.link(&to, taken.replace)?;
-            Ok::<_, NtStatus>(folder_facts(open, &to))
+            Ok::<_, NtStatus>((folder_facts(open, &to), to.existing().is_some()))
         };
-        let folder = self.open.aside(link).await?;
+        let (folder, replaced) = self.open.aside(link).await?;
         if let Some(going) = going {
             going.done();
         }
         let folder = folder?;
         if server.has_directory_leases() {
             server.contend_directory(folder_key(&folder), self.open);
+        }
+        if replaced {
+            watch::removed(self.point, &self.to, false);
         }
         watch::created(self.point, &self.to, false);
         Ok(())

@@ -106,6 +106,37 @@ fn hard_links() {
     });
 }
 
+/// The new name comes, or the file that has it stays.
+#[test]
+fn a_link_takes_the_place_of_a_name_or_leaves_it() {
+    on_each(|share, root| {
+        let names = || {
+            let mut names: Vec<_> =
+                fs::read_dir(root).unwrap().map(|e| e.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        fs::write(root.join("There"), "there").unwrap();
+        let file = create(share, "file", FILE);
+        // What has no name left cannot be given one.
+        fs::remove_file(root.join("file")).unwrap();
+        let there = to(share, &file, "there");
+        assert_eq!(file.link(&there, true), Err(NtStatus::OBJECT_NAME_NOT_FOUND));
+        assert_eq!(fs::read(root.join("There")).unwrap(), b"there");
+        assert_eq!(names(), ["There"], "nothing is left beside it");
+        let file = create(share, "file", FILE);
+        file.link(&to(share, &file, "THERE"), true).unwrap();
+        assert_eq!(names(), ["THERE", "file"]);
+        assert_eq!(file.facts().unwrap().links, 2);
+        // A link of the file itself.
+        file.link(&to(share, &file, "there"), true).unwrap();
+        assert_eq!(names(), ["file", "there"]);
+        assert_eq!(file.facts().unwrap().links, 2);
+        create(share, "folder", FOLDER);
+        assert_eq!(file.link(&to(share, &file, "folder"), true), Err(NtStatus::ACCESS_DENIED));
+    });
+}
+
 #[test]
 fn the_name_that_was_opened_is_deleted() {
     on_each(|share, root| {
