@@ -275,11 +275,9 @@ fn what_is_in_the_way_of_a_rename() {
     assert_eq!(set(&mut client, file, RENAME, &away), NtStatus::ACCESS_DENIED, "without DELETE");
 }
 
-#[test]
-fn a_rename_waits_for_who_caches_the_handle() {
-    let place = Place::new();
-    let (mut alice, mut bob) = (enter(&place), other(&place));
-    let name = utf16("cached.txt");
+/// Opens or makes a file, with a lease by which it may be kept open.
+fn keep(client: &mut Client, name: &str) -> FileId {
+    let name = utf16(name);
     let lease = Lease {
         key: LeaseKey([3; 16]),
         state: LeaseState::READ | LeaseState::HANDLE,
@@ -291,7 +289,15 @@ fn a_rename_waits_for_who_caches_the_handle() {
         contexts: Requested { lease: Some(lease), ..Requested::default() },
         ..ask(&name, Access::FILE_READ, CreateOptions::NON_DIRECTORY_FILE)
     };
-    alice.call(Command::Create, &create).good();
+    let answer = client.call(Command::Create, &create).good();
+    create::Response::parse(&answer.message).unwrap().file
+}
+
+#[test]
+fn a_rename_waits_for_who_caches_the_handle() {
+    let place = Place::new();
+    let (mut alice, mut bob) = (enter(&place), other(&place));
+    keep(&mut alice, "cached.txt");
     let access = Access::READ_ATTRIBUTES | Access::DELETE;
     let file = open_as(&mut bob, "cached.txt", access, CreateOptions::empty()).unwrap();
     let data = renaming("renamed.txt", false);
@@ -305,6 +311,32 @@ fn a_rename_waits_for_who_caches_the_handle() {
     alice.call(Command::OplockBreak, &said).good();
     bob.receive_last().good();
     assert!(place.folder().join("renamed.txt").exists());
+}
+
+#[test]
+fn data_that_was_opened_meanwhile_is_not_replaced_by_a_stream() {
+    let place = Place::new();
+    let (mut alice, mut bob) = (enter(&place), other(&place));
+    let data = alice.open("file.txt");
+    assert_eq!(alice.write(data, 0, b"data"), NtStatus::SUCCESS);
+    shut(&mut alice, data);
+    let kept = keep(&mut alice, "file.txt:stream");
+    let access = Access::READ_ATTRIBUTES | Access::DELETE;
+    let file = open_as(&mut bob, "file.txt:stream", access, CreateOptions::empty()).unwrap();
+    let renaming = renaming("::$DATA", true);
+    let subject = set_info::Subject::File;
+    let body = set_info::Request { subject, class: RENAME, additional: 0, file, data: &renaming };
+    bob.send_one(request(Command::SetInfo, &body));
+    alice.receive_break();
+    let reads = Access::FILE_READ;
+    let data = open_as(&mut alice, "file.txt", reads, CreateOptions::empty()).unwrap();
+    shut(&mut alice, kept);
+    assert_eq!(bob.receive_last().status(), NtStatus::ACCESS_DENIED);
+    assert_eq!(alice.read(data, 0, 4).as_deref(), Ok(&b"data"[..]));
+    shut(&mut alice, data);
+    assert_eq!(set(&mut bob, file, RENAME, &renaming), NtStatus::SUCCESS, "nobody has it open");
+    let data = open_as(&mut alice, "file.txt", reads, CreateOptions::empty()).unwrap();
+    assert_eq!(alice.read(data, 0, 4), Err(NtStatus::END_OF_FILE), "as empty as the stream");
 }
 
 #[test]
@@ -475,22 +507,7 @@ fn one_more_name_for_a_file() {
 fn a_link_takes_the_place_of_what_was_asked_to_go_and_of_nothing_else() {
     let place = Place::new();
     let (mut alice, mut bob) = (enter(&place), other(&place));
-    let shut_there = alice.open("there.txt");
-    shut(&mut alice, shut_there);
-    let name = utf16("there.txt");
-    let lease = Lease {
-        key: LeaseKey([3; 16]),
-        state: LeaseState::READ | LeaseState::HANDLE,
-        v2: Some(LeaseV2::default()),
-        ..Lease::default()
-    };
-    let create = create::Request {
-        oplock: OplockLevel::Lease,
-        contexts: Requested { lease: Some(lease), ..Requested::default() },
-        ..ask(&name, Access::FILE_READ, CreateOptions::NON_DIRECTORY_FILE)
-    };
-    let hers = alice.call(Command::Create, &create).good();
-    let hers = create::Response::parse(&hers.message).unwrap().file;
+    let hers = keep(&mut alice, "there.txt");
     let file = bob.open("file.txt");
     let data = renaming("there.txt", true);
     let subject = set_info::Subject::File;

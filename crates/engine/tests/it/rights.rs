@@ -11,11 +11,13 @@ use smb::wire::{close, create, query_info, set_info};
 use smb::{Access, CreateOptions, Disposition, FileId, Guid, NtStatus, ShareAccess};
 
 use crate::client::{Client, Offer, utf16};
+use crate::information::renaming;
 use crate::place::Place;
 
 const BOB: u32 = 41_002;
 
 const READONLY: u32 = 1;
+const NORMAL: u32 = 0x80;
 
 fn place() -> Place {
     Place::with(|config| {
@@ -80,6 +82,17 @@ fn make(place: &Place, alice: &mut Client, name: &str, bob: Access) {
     assert_eq!(alice.write(file, 0, b"data"), NtStatus::SUCCESS);
     assert_eq!(secure(alice, file, &lets(place, bob)), NtStatus::SUCCESS);
     shut(alice, file);
+}
+
+/// Gives a file attributes.
+fn describe(client: &mut Client, name: &str, attributes: u32) {
+    const BASIC: u8 = 4;
+    let file = open(client, name, Access::WRITE_ATTRIBUTES).unwrap();
+    let data = [&[0; 32][..], &attributes.to_le_bytes(), &[0; 4]].concat();
+    let subject = set_info::Subject::File;
+    let body = set_info::Request { subject, class: BASIC, additional: 0, file, data: &data };
+    client.call(Command::SetInfo, &body).good();
+    shut(client, file);
 }
 
 /// The descriptor that a file has, and its extended attributes, which streams are too.
@@ -162,7 +175,6 @@ fn a_stream_that_is_new_gives_its_file_nothing() {
 /// READONLY is of all that a file holds, and of nothing that a folder does.
 #[test]
 fn a_file_that_is_read_only_gets_no_stream() {
-    const BASIC: u8 = 4;
     let place = place();
     let (mut alice, _) = both(&place);
     for (name, options, wanted) in
@@ -171,11 +183,8 @@ fn a_file_that_is_read_only_gets_no_stream() {
         let wide = utf16(name);
         let body = create::Request { options, ..ask(&wide, Access::FILE_ALL) };
         let file = try_open(&mut alice, &body).unwrap();
-        let (subject, data) =
-            (set_info::Subject::File, [&[0; 32][..], &READONLY.to_le_bytes(), &[0; 4]].concat());
-        let body = set_info::Request { subject, class: BASIC, additional: 0, file, data: &data };
-        alice.call(Command::SetInfo, &body).good();
         shut(&mut alice, file);
+        describe(&mut alice, name, READONLY);
         let stream = format!("{name}:stream");
         let got = open(&mut alice, &stream, Access::READ_DATA | Access::WRITE_DATA);
         assert_eq!(got.is_ok(), wanted, "{name}: {got:?}");
@@ -255,4 +264,44 @@ fn what_cannot_be_deleted_goes_with_no_open() {
         }
         assert_eq!(place.counts().opens, 0);
     }
+}
+
+/// A stream that is renamed to the name of the data (MS-FSA 2.1.5.15.11) is written to the file.
+#[test]
+fn who_may_not_write_a_file_makes_no_stream_its_data() {
+    const RENAME: u8 = 10;
+    let place = place();
+    let (mut alice, mut bob) = both(&place);
+    let on_host = || std::fs::read(place.folder().join("file")).unwrap();
+    let deletes = Access::READ_DATA | Access::DELETE;
+    let rename = |client: &mut Client, file| {
+        let (subject, data) = (set_info::Subject::File, renaming("::$DATA", true));
+        let body = set_info::Request { subject, class: RENAME, additional: 0, file, data: &data };
+        client.call(Command::SetInfo, &body).status()
+    };
+    for (may, attributes, wanted) in [
+        (deletes, NORMAL, NtStatus::ACCESS_DENIED),
+        (deletes | Access::WRITE_DATA, READONLY, NtStatus::ACCESS_DENIED),
+        (deletes | Access::WRITE_DATA, NORMAL, NtStatus::SUCCESS),
+    ] {
+        make(&place, &mut alice, "file", may);
+        let stream = alice.open("file:stream");
+        assert_eq!(alice.write(stream, 0, b"its"), NtStatus::SUCCESS);
+        shut(&mut alice, stream);
+        describe(&mut alice, "file", attributes);
+        let stream = open(&mut bob, "file:stream", deletes).unwrap();
+        assert_eq!(rename(&mut bob, stream), wanted, "{may:?}");
+        assert_eq!(on_host() == b"its", wanted == NtStatus::SUCCESS, "{may:?}");
+        shut(&mut bob, stream);
+        let left = has_stream(&mut alice, "file:stream");
+        assert_eq!(left, wanted != NtStatus::SUCCESS, "{may:?}");
+        describe(&mut alice, "file", NORMAL);
+    }
+    // What is longer is cut off.
+    let stream = alice.open("file:stream");
+    assert_eq!(alice.write(stream, 0, b"x"), NtStatus::SUCCESS);
+    assert_eq!(rename(&mut alice, stream), NtStatus::SUCCESS);
+    assert_eq!(on_host(), b"x");
+    shut(&mut alice, stream);
+    assert_eq!(place.counts().opens, 0);
 }

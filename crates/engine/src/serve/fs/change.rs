@@ -209,6 +209,33 @@ impl Handle {
         })
     }
 
+    /// Makes these bytes all that the file holds. Room for them is reserved before anything goes, as far as the file system
+    /// can do that.
+    ///
+    /// # Errors
+    ///
+    /// As [`Handle::set_allocation`], and what `pwrite(2)` says.
+    pub fn hold(&self, bytes: &[u8]) -> Result<(), NtStatus> {
+        let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        self.with_writer(|fd| {
+            if len > 0 {
+                let keep = FallocateFlags::KEEP_SIZE;
+                reserve(fd, len, |len| rustix::fs::fallocate(fd, keep, 0, len))?;
+            }
+            let mut done = 0;
+            while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+                let at = u64::try_from(done).unwrap_or(u64::MAX);
+                match rustix::io::pwrite(fd, rest, at) {
+                    Ok(0) => return Err(NtStatus::DISK_FULL),
+                    Ok(more) => done += more,
+                    Err(Errno::INTR) => {}
+                    Err(errno) => return Err(status(errno)),
+                }
+            }
+            rustix::fs::ftruncate(fd, len).map_err(status)
+        })
+    }
+
     /// Makes `range` read as zeros and gives its blocks back (FSCTL_SET_ZERO_DATA); the file keeps its length.
     ///
     /// # Errors

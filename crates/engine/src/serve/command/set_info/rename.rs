@@ -1,7 +1,5 @@
 //! Other names: renames and hard links (MS-FSA 2.1.5.15.6, 2.1.5.15.11).
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use smb::files::notify::NotifyFilter;
@@ -13,7 +11,7 @@ use smb::{Access, Attributes, NtStatus, ShareAccess};
 
 use super::super::super::access::{self, Asker};
 use super::super::super::channel::Exchange;
-use super::super::super::fs::{Destination, Handle, STREAM_MAX, Want, status_of};
+use super::super::super::fs::{Destination, Handle, STREAM_MAX};
 use super::super::super::open::Open;
 use super::super::super::server::{Server, SharePoint};
 use super::super::super::watch;
@@ -88,7 +86,7 @@ fn folder_facts(open: &Open, to: &Destination) -> Result<Facts, NtStatus> {
     to.folder_facts(open.must_be_file()?.of_share())
 }
 
-/// A name that is about to be another file's.
+/// A name that is about to be another file's, or that of a file which is about to hold something else.
 struct Replacing<'s> {
     server: &'s Server,
     point: &'s SharePoint,
@@ -397,9 +395,14 @@ async fn rename_stream(
 
 /// Nobody has a stream open that is to be replaced.
 fn is_unused(server: &Server, key: FileKey) -> Result<(), NtStatus> {
-    let used = server
-        .with_file(key, |shard, _| shard.held_of(key).any(|held| held.key.stream == key.stream));
-    if used { Err(NtStatus::ACCESS_DENIED) } else { Ok(()) }
+    server.with_file(key, |shard, _| not_held(shard, key))
+}
+
+fn not_held(shard: &Shard, key: FileKey) -> Result<(), NtStatus> {
+    match shard.held_of(key).any(|held| held.key.stream == key.stream) {
+        true => Err(NtStatus::ACCESS_DENIED),
+        false => Ok(()),
+    }
 }
 
 /// A stream becomes what the file holds.
@@ -408,31 +411,65 @@ async fn becomes_data(
     open: &Arc<Open>,
     replace: bool,
 ) -> Result<(), NtStatus> {
-    let facts = open.aside(|open| open.must_be_file()?.facts()).await?;
+    let server = x.server().clone();
+    let asker = Arc::new(Asker::new(&x.session()?.identity(), &open.tree.share, &server));
+    let asks = asker.clone();
+    open.aside(move |open| may_replace_data(open, &asks, replace)).await?;
+    let data = FileKey { stream: 0, ..open.key };
+    is_unused(&server, data)?;
+    contend::handles(x, open).await?;
+    let alone = reserve_data(&server, open, data)?;
+    // What was found may have changed while others were waited for.
+    let become_data = move |open: &Open| {
+        may_replace_data(open, &asker, replace)?;
+        move_to_data(open)
+    };
+    open.aside(become_data).await?;
+    drop(alone);
+    watch::removed(&open.tree.share, &open.path(), false);
+    watch::changed(&open.tree.share, &open.path().without_stream(), NotifyFilter::SIZE);
+    Ok(())
+}
+
+/// Whether what a file holds may be another thing. That a stream of it may be deleted says nothing of that: it is asked
+/// as if the data were opened to be overwritten (MS-FSA 2.1.5.1.2.1).
+fn may_replace_data(open: &Open, asker: &Asker, replace: bool) -> Result<(), NtStatus> {
+    let handle = open.must_be_file()?;
+    let facts = handle.facts()?;
     if facts.is_directory() {
         return Err(NtStatus::INVALID_PARAMETER);
     }
     if facts.size > 0 && !replace {
         return Err(NtStatus::OBJECT_NAME_COLLISION);
     }
-    is_unused(x.server(), FileKey { stream: 0, ..open.key })?;
-    contend::handles(x, open).await?;
-    open.aside(move_to_data).await?;
-    watch::removed(&open.tree.share, &open.path(), false);
-    watch::changed(&open.tree.share, &open.path().without_stream(), NotifyFilter::SIZE);
-    Ok(())
+    if facts.attributes.contains(Attributes::READONLY) {
+        return Err(NtStatus::ACCESS_DENIED);
+    }
+    asker.rights(handle, &facts, Access::WRITE_DATA, false).map(drop)
+}
+
+/// As long as what is answered is there, nobody opens the data by the name that the stream was opened by. Who has it open
+/// already is in the way.
+fn reserve_data<'s>(
+    server: &'s Server,
+    open: &'s Open,
+    key: FileKey,
+) -> Result<Replacing<'s>, NtStatus> {
+    let link = access::name_hash(open.path().as_str());
+    let by = Opener { client: open.client, session: open.session, open: open.id };
+    server.with_file(key, |shard, _| {
+        not_held(shard, key)?;
+        shard.begin_replacement(key, link, by);
+        Ok::<_, NtStatus>(())
+    })?;
+    Ok(Replacing { server, point: &open.tree.share, key, link })
 }
 
 /// Writes what a stream holds to its file, and deletes the stream.
 fn move_to_data(open: &Open) -> Result<(), NtStatus> {
     let stream = open.stream().ok_or(NtStatus::INVALID_PARAMETER)?;
-    let handle = open.must_be_file()?;
     let mut bytes = vec![0; usize::try_from(STREAM_MAX).unwrap_or(0)];
     let len = stream.read(0, &mut bytes)?;
-    handle.set_size(0)?;
-    let writer = handle.reopen(Want { write: true, ..Want::default() })?;
-    let fd = writer.shared_fd().try_clone().map_err(|error| status_of(&error))?;
-    let written = File::from(fd).write_all_at(&bytes[..len], 0);
-    written.map_err(|error| status_of(&error))?;
+    open.must_be_file()?.hold(&bytes[..len])?;
     stream.delete()
 }

@@ -247,3 +247,17 @@ fn the_volume_is_the_file_system() {
         assert_eq!(facts.flags & 0x0008_0000, 0);
     });
 }
+
+#[test]
+fn what_a_file_holds_is_another_thing() {
+    on_each(|share, root| {
+        create(share, "file", FILE);
+        for want in [BOTH, LOOK] {
+            for holds in [&b"some"[..], b"more than that", b"less", b""] {
+                open(share, "file", want).hold(holds).unwrap();
+                assert_eq!(fs::read(root.join("file")).unwrap(), holds);
+            }
+        }
+        assert_eq!(create(share, "folder", FOLDER).hold(b""), Err(NtStatus::FILE_IS_A_DIRECTORY));
+    });
+}
