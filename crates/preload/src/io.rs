@@ -175,7 +175,9 @@ pub(crate) unsafe fn receive(
     // noted itself would look left.
     left::tidy();
     // SAFETY: the caller's promise.
-    unsafe { receive_held(w, conn, fd, iov, flags, &mut None) }
+    let got = unsafe { receive_held(w, conn, fd, iov, flags, &mut None) };
+    ready::has_read(w, conn);
+    got
 }
 
 /// [`receive`], by a call that may hold the connection open already.

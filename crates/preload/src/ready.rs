@@ -39,21 +39,24 @@ mod leaving;
 mod leftover;
 mod napping;
 mod once;
+mod outside;
 mod park;
 mod shared;
+mod spare;
 mod truth;
 mod watch;
 #[cfg(feature = "watchdog")]
 pub(crate) mod watchdog;
 mod woken;
 
-use amend::{amend, ask_anew, is_own_one_shot, register_anew, stands, tag_of};
+use amend::{amend, ask_anew, is_own_one_shot, kernel_events, register_anew, stands, tag_of};
 pub(crate) use amend::{before_a_fork, lift, put_down};
 pub(crate) use control::{closed, control, created, duplicated, looked_at, other};
 pub(crate) use forking::{hold_sets, let_sets_go};
 pub(crate) use kick::{is_kick, move_kick};
 pub(crate) use leaving::{changed, detached, forget, reregister, unregister};
 use leftover::{is_nobodys, looks_alike};
+pub(crate) use outside::has_read;
 pub(crate) use park::{unpark, unpark_all};
 use shared::{Stranger, is_news, is_rung, tagged};
 pub(crate) use truth::mask;
@@ -117,6 +120,12 @@ pub(crate) struct Set {
     settling: AtomicU32,
     /// Doorbells only, for good.
     cold: AtomicBool,
+    /// Somebody looks at the descriptor itself: see `outside`.
+    looked_at: AtomicBool,
+    /// The kernel was told that there is something, and perhaps has not said so yet.
+    shown: AtomicBool,
+    /// A connection of ours was in it.
+    used: AtomicBool,
     forks: AtomicU32,
     /// After how many forks of ours it was made, and after how many that had begun.
     born: u32,
@@ -208,6 +217,9 @@ impl Set {
             waiting: AtomicU32::new(0),
             settling: AtomicU32::new(0),
             cold: AtomicBool::new(false),
+            looked_at: AtomicBool::new(false),
+            shown: AtomicBool::new(false),
+            used: AtomicBool::new(false),
             forks: AtomicU32::new(w.forks.load(Ordering::Relaxed)),
             born: w.forks.load(Ordering::Relaxed),
             begun: w.begun.load(Ordering::Relaxed),
@@ -313,7 +325,7 @@ impl Set {
             }
             match tagged(w, tag) {
                 Some((half, which)) => self.absorb_ours(w, mask, tag, half, which, out),
-                None if is_nobodys(tag) => {}
+                None if is_nobodys(tag) => self.has_kept_something(),
                 None => {
                     self.naps.kernel_told();
                     out.push(mask, tag);
@@ -479,7 +491,7 @@ impl Set {
             mark.now(Wait::Nothing);
             self.waiting.fetch_sub(1, Ordering::SeqCst);
         });
-        if self.forked.load(Ordering::Relaxed) {
+        let n = if self.forked.load(Ordering::Relaxed) {
             self.wait_forked(w, events, limit, sleep)
         } else if self.count.load(Ordering::SeqCst) == 0 {
             self.wait_plain(w, events, limit, naps, sleep)
@@ -488,7 +500,9 @@ impl Set {
                 self.go_cold(w);
             }
             self.wait_ours(w, events, limit, naps, sleep)
-        }
+        };
+        self.shows(w);
+        n
     }
 
     /// A wait was left by a jump while it slept, and will not end by itself.
@@ -519,6 +533,7 @@ impl Set {
             let ready = if limit == Some(0) { 0 } else { self.spin_for_kernel(w, events, left) };
             let untidy = ready == 0 && self.is_untidy(w, left);
             let until = if untidy { Some(TIDY_NS) } else { left };
+            self.is_in_no_hurry(until);
             let n = if ready > 0 { ready } else { sleep(events, until) };
             if n == 0 && untidy {
                 self.tidy(w);
@@ -883,24 +898,6 @@ fn reported(r: &Registration, due: &Due) {
     if r.events.load(Ordering::Relaxed) & ONESHOT != 0 {
         r.flags.fetch_or(reg::DISABLED, Ordering::Relaxed);
     }
-}
-
-/// The events that the kernel is asked for on behalf of an attached connection of which the program wants these.
-fn kernel_events(user: u32, r: &Registration, e: &Ends, shared: bool) -> u32 {
-    let mut events = IN | RDHUP | user & (ET | ONESHOT | PRI | libc::EPOLLWAKEUP as u32);
-    let quiet = r.flags.load(Ordering::Relaxed) & reg::QUIET != 0;
-    if (shared || quiet) && user & ONESHOT != 0 {
-        // That it has fired is in memory. The kernel disarms it with any event, also one that is none for the program, and
-        // who is told of that need not have the descriptor that it takes to arm it again; or it would say so again at once.
-        events = events & !ONESHOT | ET;
-    }
-    if e.mine.flags.load(Ordering::Relaxed) & (flag::DOWN | flag::SHARED) != 0 {
-        events |= user & (OUT | WRNORM);
-    }
-    if r.flags.load(Ordering::Relaxed) & reg::QUIET != 0 {
-        events |= ET;
-    }
-    events
 }
 
 /// Brings the kernel's registration in line with ours. `false`: it has none.

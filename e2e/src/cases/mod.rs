@@ -87,7 +87,8 @@ macro_rules! oracle_cases {
             readiness {
                 poll_sets poll_waits select_sets select_waits select_bad_fd epoll_level epoll_edge
                 epoll_edge_out epoll_edge_low_water_mark epoll_edge_send_buffer epoll_edge_reset epoll_oneshot epoll_no_events epoll_errors
-                epoll_closed_duplicate epoll_number_of_another epoll_taken_out_and_passed epoll_dup2_over epoll_nested epoll_maxevents_rotates
+                epoll_closed_duplicate epoll_number_of_another epoll_taken_out_and_passed epoll_dup2_over epoll_nested epoll_nested_with_something_there epoll_by_another_number
+                epoll_many_in_turn epoll_maxevents_rotates
                 epoll_pwait2 epoll_added_with_bytes epoll_two_sets epoll_data_verbatim
                 epoll_level_out mixed_poll mixed_epoll mixed_select epoll_closed_fd_forgets
                 poll_without_rdhup epoll_one_event_each many_small_wakeups

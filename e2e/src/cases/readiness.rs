@@ -353,6 +353,77 @@ pub fn epoll_nested(s: &mut Stage) {
     say!("no writing", calls::poll(inner, POLLIN | POLLOUT, 0));
 }
 
+/// Sets that are looked at from outside once there is something in them already, or what comes into them is ready.
+pub fn epoll_nested_with_something_there(s: &mut Stage) {
+    // By `poll` of a set that was waited on by itself before.
+    let c = s.warm_pair(6);
+    say!("nonblocking", calls::set_nonblocking(c.a, true));
+    let inner = set_with(c.a, EPOLLIN);
+    say!("nothing", soon(inner), s.b_send(c, "a"));
+    settle();
+    say!("by poll", calls::poll(inner, POLLIN, 1000), soon(inner), calls::poll(inner, POLLIN, 0));
+    let outer = set_with(inner, EPOLLIN);
+    say!("by the outer set", soon(outer), soon(inner), soon(outer));
+    say!("read", try_recv(c.a, 9), s.b_send(c, "b"), calls::poll(inner, POLLIN, 1000));
+    say!("read", soon(inner), try_recv(c.a, 9), soon(outer), soon(inner));
+    // What is put into one that is in another set.
+    let inner = calls::epoll_create().expect("a set");
+    let outer = set_with(inner, EPOLLIN);
+    let c = s.warm_pair(6);
+    say!("greeting", calls::set_nonblocking(c.a, true), s.b_send(c, "hello"));
+    settle();
+    say!("put in", calls::epoll_ctl(inner, EPOLL_CTL_ADD, c.a, EPOLLIN, 5), soon(outer));
+    say!("told", soon(inner), try_recv(c.a, 9), s.b_send(c, "more"), soon(outer), soon(inner));
+    say!("read", try_recv(c.a, 9), soon(outer), soon(inner));
+    // Room.
+    say!("to write", calls::epoll_ctl(inner, EPOLL_CTL_MOD, c.a, EPOLLIN | EPOLLOUT, 6));
+    say!("room", soon(outer), soon(inner), soon(outer), calls::poll(inner, POLLIN, 0));
+    say!("no more", calls::epoll_ctl(inner, EPOLL_CTL_MOD, c.a, EPOLLIN, 7), soon(inner));
+    say!("quiet", soon(outer), calls::poll(inner, POLLIN, 0));
+    let other = s.warm_pair(6);
+    let inner = set_with(other.a, EPOLLOUT);
+    say!("room by poll", calls::poll(inner, POLLIN, 1000), soon(inner));
+}
+
+/// A set that goes on by another number of its descriptor.
+pub fn epoll_by_another_number(s: &mut Stage) {
+    let c = s.warm_pair(6);
+    say!("nonblocking", calls::set_nonblocking(c.a, true));
+    let ep = set_with(c.a, EPOLLIN);
+    say!("nothing", soon(ep));
+    let other = calls::dup_above(ep, 300).expect("a duplicate");
+    say!("closed", calls::close(ep));
+    let events = EPOLLIN | EPOLLONESHOT;
+    say!("once", calls::epoll_ctl(other, EPOLL_CTL_MOD, c.a, events, 2));
+    say!("told once", s.b_send(c, "a"), calls::epoll_wait(other, 4, 1000), soon(other));
+    say!("read", try_recv(c.a, 9), s.b_close(c));
+    settle();
+    say!("not of the end", soon(other));
+    say!("armed", calls::epoll_ctl(other, EPOLL_CTL_MOD, c.a, events, 3), soon(other), soon(other));
+    say!("out", calls::epoll_ctl(other, EPOLL_CTL_DEL, c.a, 0, 0));
+}
+
+/// Sets that come and go leave nothing behind.
+pub fn epoll_many_in_turn(s: &mut Stage) {
+    let c = s.warm_pair(2);
+    let pages = || {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        text.split(' ').nth(1).and_then(|n| n.parse::<usize>().ok()).unwrap_or(0)
+    };
+    let turns = |n: usize| {
+        for _ in 0..n {
+            let ep = calls::epoll_create().expect("a set");
+            let _ = calls::epoll_wait(ep, 1, 0);
+            calls::close(ep).expect("closed");
+        }
+    };
+    turns(1000);
+    let before = pages();
+    turns(40_000);
+    say!("no more memory", pages().saturating_sub(before) < 1024);
+    say!("and a set works", s.b_send(c, "x"), soon(set_with(c.a, EPOLLIN)));
+}
+
 /// With more ready than room, nobody starves.
 pub fn epoll_maxevents_rotates(s: &mut Stage) {
     let all: Vec<Conn> = (0..6).map(|_| s.pair_nb()).collect();

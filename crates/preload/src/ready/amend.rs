@@ -148,3 +148,21 @@ pub(super) fn is_own_one_shot(conn: &Conn) -> bool {
             && r.flags.load(Ordering::Relaxed) & reg::TAGGED == 0
     })
 }
+
+/// The events that the kernel is asked for on behalf of an attached connection of which the program wants these.
+pub(super) fn kernel_events(user: u32, r: &Registration, e: &Ends, shared: bool) -> u32 {
+    let mut events = IN | RDHUP | user & (ET | ONESHOT | PRI | libc::EPOLLWAKEUP as u32);
+    let quiet = r.flags.load(Ordering::Relaxed) & reg::QUIET != 0;
+    if (shared || quiet) && user & ONESHOT != 0 {
+        // That it has fired is in memory. The kernel disarms it with any event, also one that is none for the program, and
+        // who is told of that need not have the descriptor that it takes to arm it again; or it would say so again at once.
+        events = events & !ONESHOT | ET;
+    }
+    if e.mine.flags.load(Ordering::Relaxed) & (flag::DOWN | flag::SHARED) != 0 {
+        events |= user & (OUT | WRNORM);
+    }
+    if r.flags.load(Ordering::Relaxed) & reg::QUIET != 0 {
+        events |= ET;
+    }
+    events
+}

@@ -41,7 +41,7 @@ fn set_of(w: &World, epfd: c_int) -> Option<&'static Set> {
     if let Some(set) = fds::set(epfd) {
         return Some(set);
     }
-    let set: &'static Set = Box::leak(Box::new(Set::new(w, epfd)));
+    let set = spare::take(w, epfd).unwrap_or_else(|| Box::leak(Box::new(Set::new(w, epfd))));
     let _ = fds::put(epfd, Some(Entry::Set(set)));
     Some(set)
 }
@@ -62,6 +62,8 @@ pub(crate) fn control(
     }
     let set = fds::set(epfd);
     if let Some(set) = set {
+        // The number that it was known by may have been closed.
+        set.epfd.store(epfd.cast_unsigned(), Ordering::Relaxed);
         set.notice_fork(w);
         if let Some(e) = ends(w, conn)
             && set.is_shared(w, e.mine)
@@ -224,6 +226,7 @@ fn add_attached(
 /// Notes a registration that the program has made.
 fn fill(r: &Registration, set: &Set, fd: c_int, event: epoll_event) {
     let (events, data) = (event.events, event.u64);
+    set.used.store(true, Ordering::Relaxed);
     r.fd.store(fd.cast_unsigned(), Ordering::Relaxed);
     r.events.store(events, Ordering::Relaxed);
     r.data.store(data, Ordering::Relaxed);
@@ -334,6 +337,7 @@ fn modify(
         crate::real::set_errno(libc::ENOENT);
         return -1;
     }
+    set.shows(w);
     let waits = set.waiting.load(Ordering::SeqCst) > 0;
     if waits && mask(conn, e.mine, e.peer) & wanted(r) != 0 || set.tells_elsewhere(w, conn, r, &e) {
         set.kick(w);
@@ -367,7 +371,7 @@ fn remove(w: &'static World, conn: &'static Conn, epfd: c_int, fd: c_int) {
 /// ready.
 pub(crate) fn looked_at(w: &'static World, epfd: c_int) {
     if let Some(set) = fds::set(epfd) {
-        set.go_cold(w);
+        set.is_looked_at(w);
     }
 }
 
@@ -379,6 +383,12 @@ pub(crate) fn duplicated(set: &Set) {
 /// A descriptor of the set was closed; with the last one its registrations go.
 pub(crate) fn closed(w: &'static World, set: &'static Set) {
     if set.refs.fetch_sub(1, Ordering::AcqRel) > 1 {
+        // The number that it is known by may be the one that was closed.
+        fds::each(|fd, entry| {
+            if matches!(entry, Entry::Set(other) if std::ptr::eq(other, set)) {
+                set.epfd.store(fd.cast_unsigned(), Ordering::Relaxed);
+            }
+        });
         return;
     }
     fds::each(|_, entry| {
@@ -413,6 +423,8 @@ pub(crate) fn closed(w: &'static World, set: &'static Set) {
     });
     if let Some(mut members) = set.members.lock() {
         members.clear();
+        // What they had room for, too.
+        *members = Members::default();
     }
     set.strangers.store(0, Ordering::Relaxed);
     set.gives_back_what_was_common(w);
@@ -421,4 +433,5 @@ pub(crate) fn closed(w: &'static World, set: &'static Set) {
     if waiter != 0 {
         w.drop_waiter(waiter - 1);
     }
+    spare::keep(w, set);
 }

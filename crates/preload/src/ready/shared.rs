@@ -413,7 +413,7 @@ impl Set {
                         self.find_strangers(w);
                     }
                 }
-                None if is_nobodys(tag) => {}
+                None if is_nobodys(tag) => self.has_kept_something(),
                 None => out.push(mask, tag),
             }
         }

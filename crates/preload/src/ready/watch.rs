@@ -284,6 +284,8 @@ impl Set {
         {
             // The waiter must look at it, and count as asleep when it sleeps again.
             self.kick(w);
+        } else {
+            self.shows(w);
         }
     }
 
