@@ -115,7 +115,7 @@ struct shunt_frag_notice {
 };
 
 // Where a shard says what it has done. All functions are called from within `shunt_frag_push`,
-// `shunt_frag_expire` and `shunt_frag_clear`, and must not call those.
+// `shunt_frag_expire` and `shunt_frag_clear`, and must not call any function with the shard that calls.
 struct shunt_frag_sink {
   // Handed to each function.
   void *context;
@@ -274,8 +274,9 @@ void shunt_frag_clear(struct shunt_frag_shard *shard,
 //
 // # Safety
 //
-// `shard` came from `shunt_frag_new`; `counters` is valid for writing.
-void shunt_frag_count(const struct shunt_frag_shard *shard, struct shunt_frag_counters *counters);
+// `shard` came from `shunt_frag_new`, and none of its calls of a `Sink` is under way; `counters` is valid for writing.
+void shunt_frag_count(const struct shunt_frag_shard *shard,
+                      struct shunt_frag_counters *counters);
 
 // A reason in words; null: there is no reason of that number.
 const char *shunt_frag_reason(uint8_t number);

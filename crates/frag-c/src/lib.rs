@@ -138,7 +138,7 @@ pub struct Notice {
 }
 
 /// Where a shard says what it has done. All functions are called from within `shunt_frag_push`,
-/// `shunt_frag_expire` and `shunt_frag_clear`, and must not call those.
+/// `shunt_frag_expire` and `shunt_frag_clear`, and must not call any function with the shard that calls.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Sink {
@@ -449,7 +449,7 @@ pub unsafe extern "C" fn shunt_frag_clear(shard: *mut Shard, now_ns: u64, sink: 
 ///
 /// # Safety
 ///
-/// `shard` came from `shunt_frag_new`; `counters` is valid for writing.
+/// `shard` came from `shunt_frag_new`, and none of its calls of a `Sink` is under way; `counters` is valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shunt_frag_count(shard: *const Shard, counters: *mut Counters) {
     // SAFETY: the caller's promise.

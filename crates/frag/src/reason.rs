@@ -81,10 +81,12 @@ reasons! {
     /// The datagram's buffers cost more than there is memory in all, or than 4 GiB: see
     /// [`Arrival::cost`](crate::Arrival::cost).
     TooCostly = 25, "too_costly", "buffers cost more than there is memory";
+    /// The checksum of an IPv4 header is wrong: see [`wire::is_sound`](crate::wire::is_sound).
+    Checksum = 26, "checksum", "wrong IPv4 header checksum";
 }
 
 /// One more than the largest number of a [`Reason`].
-pub const REASONS: usize = 26;
+pub const REASONS: usize = 27;
 
 impl Reason {
     /// Whether a datagram went for others.

@@ -433,6 +433,12 @@ impl<B> Shard<B> {
         self.table.clear(&mut self.lease, now, sink);
     }
 
+    /// Counts a fragment that the caller has left out, for this reason.
+    pub fn refuse(&mut self, reason: Reason) {
+        self.table.counters.fragments += 1;
+        self.table.counters.fragments_dropped[reason as usize] += 1;
+    }
+
     /// What it has seen and done.
     #[must_use]
     pub fn counters(&self) -> &Counters {

@@ -6,5 +6,5 @@ pub mod packet;
 pub mod random;
 
 pub use cases::{Case, cases};
-pub use packet::{Family, Packet};
+pub use packet::{Family, Packet, checksum};
 pub use random::{Cut, ORDERS, Order, Random, cut, cut_unevenly};

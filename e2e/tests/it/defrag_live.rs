@@ -13,7 +13,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use e2e::run::{eventually, skipped};
-use stage::{Stage, Told, capture, fragment4, fragment6, interleaved, payload};
+use stage::{Stage, Told, capture, fragment4, fragment6, interleaved, payload, seal};
 
 const SIGINT: i32 = libc::SIGINT;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -136,6 +136,7 @@ fn memory_during(stage: &Stage, what: impl FnOnce()) -> Vec<u64> {
 /// The same packet from another host.
 fn from(source: [u8; 4], mut packet: Vec<u8>) -> Vec<u8> {
     packet[12..16].copy_from_slice(&source);
+    seal(&mut packet);
     frame(&[], 0x0800, &packet)
 }
 
@@ -411,6 +412,9 @@ fn what_is_missing_is_named() {
     assert!(said.contains("fewer receive queues"), "{said}");
     let said = stage.fails(&["--to", "lo"]);
     assert!(said.contains("device lo"), "{said}");
+    stage.has_sleeping_tap("asleep");
+    let said = stage.fails(&["--to", "asleep"]);
+    assert!(said.contains("asleep is down"), "{said}");
     let shunt = stage.shunt(&["--xdp", "--stats", "0"]);
     let said = stage.fails(&["--xdp"]);
     assert!(said.contains("another program has"), "{said}");

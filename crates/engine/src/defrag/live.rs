@@ -313,6 +313,9 @@ fn open_device(name: &str) -> Result<Tap, Error> {
     if device.made {
         let mtu = if device.shape == Shape::Frame { TAP_MTU } else { TUN_MTU };
         device.interface.set_up(mtu).map_err(failed)?;
+    } else if !device.interface.up {
+        // It would take nothing, and what comes in by AF_XDP would be nobody's.
+        return Err(Error::Down(device.interface.name));
     }
     Ok(device)
 }

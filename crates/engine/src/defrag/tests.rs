@@ -229,6 +229,25 @@ fn fragments_that_no_host_takes_are_dropped_or_kept() {
     assert_eq!((out, report.malformed), (strange, 1));
 }
 
+/// No host takes one with a wrong checksum in its header, so that what it says is not what was said; one without is of a host
+/// whose card adds it.
+#[test]
+fn a_fragment_with_a_wrong_checksum_is_not_believed() {
+    let datagram = whole(3000);
+    let mut parts = fragments(&datagram, 1480);
+    let mut false_one = parts[1].clone();
+    (false_one[8], false_one[400]) = (false_one[8] ^ 1, !false_one[400]);
+    parts.insert(1, false_one);
+    for options in [Options::default(), keeping()] {
+        let (out, report) = defragment(&framed(&parts), &options);
+        assert_eq!(report.frag.fragments(Reason::Checksum), 1);
+        assert_eq!((report.frag.datagrams, out.last()), (1, Some(&ethernet(TYPE, &datagram))));
+    }
+    parts.remove(1);
+    parts.iter_mut().for_each(|part| part[10..12].fill(0));
+    assert_eq!(defragment(&framed(&parts), &Options::default()).1.frag.datagrams, 1);
+}
+
 #[test]
 fn cut_packets_pass() {
     let frames = framed(&fragments(&whole(100), 56));
@@ -310,6 +329,7 @@ fn options_of_a_fragment_count_for_the_limit() {
         let mut push = |id: u8, part: &[u8], options| {
             let mut bytes = ethernet(TYPE, part);
             bytes[14 + 5] = id;
+            bytes[14 + 10..14 + 12].fill(0);
             let (original_len, time) = (bytes.len() as u32, Time::default());
             let bytes = &bytes[..];
             let order = Order::Little;

@@ -37,6 +37,26 @@ fn each_field_is_where_it_should_be() {
 }
 
 #[test]
+fn a_header_that_was_changed_on_its_way_is_not_sound() {
+    for packet in [v4(), fragments::Packet { options: 8, ..v4() }] {
+        let bytes = packet.emit();
+        assert!(is_sound(&bytes));
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x10;
+            let header = at < usize::from(bytes[0] & 15) * 4;
+            // Of another version or length it says nothing, or something else.
+            assert!(at == 0 || is_sound(&changed) != header, "byte {at}");
+        }
+        assert!((0..bytes.len()).all(|len| is_sound(&bytes[..len]) || len >= 20));
+    }
+    // What is no fragment, or has no checksum.
+    let mut whole = fragments::Packet { offset: 0, more: false, ..v4() }.emit();
+    whole[10] ^= 1;
+    assert!(is_sound(&whole) && is_sound(&v6().emit()) && is_sound(&[]));
+}
+
+#[test]
 fn a_packet_without_fragment_header_is_whole_without_its_padding() {
     for mut packet in [v4(), v6()] {
         (packet.offset, packet.more, packet.padding) = (0, false, 0);

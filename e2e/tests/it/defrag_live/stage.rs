@@ -115,6 +115,11 @@ impl Stage {
         ip(&format!("-n {} -d link show vb", self.b())).unwrap()
     }
 
+    /// Gives host B a TAP device that is down.
+    pub(super) fn has_sleeping_tap(&self, name: &str) {
+        ip(&format!("-n {} tuntap add {name} mode tap", self.b())).unwrap();
+    }
+
     pub(super) fn set_down(&self) {
         ip(&format!("-n {} link set vb down", self.b())).unwrap();
     }
@@ -412,15 +417,23 @@ pub(super) fn interleaved(raw: &Raw, senders: usize, round: usize) {
     }
 }
 
-/// A fragment of a datagram from A to B, by IPv4. The kernel fills in the checksum where we do not.
+/// A fragment of a datagram from A to B, by IPv4.
 pub(super) fn fragment4(id: u16, at: usize, more: bool, body: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x45, 0];
     packet.extend(((20 + body.len()) as u16).to_be_bytes());
     packet.extend(id.to_be_bytes());
     packet.extend(((at / 8) as u16 | u16::from(more) << 13).to_be_bytes());
     packet.extend([64, 17, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2]);
+    seal(&mut packet);
     packet.extend_from_slice(body);
     packet
+}
+
+/// Writes the checksum of a header without options.
+pub(super) fn seal(packet: &mut [u8]) {
+    packet[10..12].fill(0);
+    let sum = testkit::fragments::checksum(&packet[..20]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// The same by IPv6, behind so many other headers: the first with options, others for the destination.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use frag::wire::{self, Packet};
-use frag::{Arrival, Datagram, Released, Shard, Sink};
+use frag::{Arrival, Datagram, Reason, Released, Shard, Sink};
 use sys::call;
 use sys::packet::{self, Block, Ring};
 use sys::xdp::{self, Socket};
@@ -252,6 +252,10 @@ fn arrival<'b>(
         return None;
     };
     let packet = &frame.bytes[place.at..];
+    if !wire::is_sound(packet) {
+        worker.shard.refuse(Reason::Checksum);
+        return None;
+    }
     let Some(buffer) = pool.take(frame.at + place.at, packet.len()) else {
         worker.tally.no_frame += 1;
         return None;
@@ -326,6 +330,12 @@ fn receive(
         };
         buffer.skip(u32::try_from(place.at).unwrap_or(u32::MAX));
         let packet = &bytes[place.at..];
+        if !wire::is_sound(packet) {
+            // The kernel would have dropped it.
+            worker.shard.refuse(Reason::Checksum);
+            socket.release(buffer);
+            continue;
+        }
         let scope = place.scope.of_ethernet();
         if exchange.is_alone() {
             arrivals.push(Arrival { packet, buffer, cost: chunk_bytes, scope });
