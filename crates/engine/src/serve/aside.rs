@@ -42,14 +42,14 @@ pub(super) fn elsewhere<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
     }
 }
 
-/// [`elsewhere`] of what a transfer would wait for.
-pub(super) async fn transfer(job: Job) -> Finished {
+/// [`elsewhere`] of what a transfer would wait for. `kept` is dropped when that is done, whoever waits for it.
+pub(super) async fn transfer(job: Job, kept: impl Send + 'static) -> Finished {
     let place = match job.callers() {
         Some(callers) => Some(callers.clone().take(1).await),
         None => None,
     };
     let run = move || {
-        let _place = place;
+        let (_place, _kept) = (place, kept);
         job.run()
     };
     runtime::offload(run).await

@@ -559,6 +559,36 @@ pub(super) fn stream_facts(mut facts: Facts, stream: &Stream) -> Result<Facts, N
     Ok(facts)
 }
 
+/// A request that its open counts as under way until this is dropped, whoever waits for it by then (MS-SMB2 3.3.5.2.10):
+/// what a client has sent again is not let in before.
+pub(super) struct Sequenced {
+    open: Arc<Open>,
+    number: u16,
+}
+
+impl Sequenced {
+    /// A request begins, as [`Open::begin`] has it.
+    ///
+    /// # Errors
+    ///
+    /// FILE_NOT_AVAILABLE if it is older than a channel that the client has given up.
+    pub(super) fn begin(
+        open: &Arc<Open>,
+        number: u16,
+        modifies: bool,
+        replay: bool,
+    ) -> Result<Self, NtStatus> {
+        open.begin(number, modifies, replay)?;
+        Ok(Self { open: open.clone(), number })
+    }
+}
+
+impl Drop for Sequenced {
+    fn drop(&mut self) {
+        self.open.end(self.number);
+    }
+}
+
 /// The create options that FileModeInformation shows (MS-FSCC 2.4.31).
 const MODE: CreateOptions = CreateOptions::WRITE_THROUGH
     .union(CreateOptions::SEQUENTIAL_ONLY)

@@ -531,6 +531,14 @@ impl Server {
         self.contended(open, Shard::contend_as_new);
     }
 
+    /// The same when what an open has begun has ended, which may be closed by now.
+    pub(super) fn contend_late(&self, open: &Open) {
+        if open.flags.is_cached() || open.is_closed() {
+            let (now, key) = (self.now_ms(), open.key);
+            self.with_file(key, |shard, effects| shard.contend_late(now, key, open.id, effects));
+        }
+    }
+
     fn contended(&self, open: &Open, by: fn(&mut Shard, u64, FileKey, OpenId, &mut Effects)) {
         if open.flags.is_cached() {
             let now = self.now_ms();

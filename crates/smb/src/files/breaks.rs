@@ -122,11 +122,25 @@ impl File {
             return;
         }
         let (stream, own, me) = (writer.stream, writer.lease, writer.opener.open);
+        self.contend_others(now_ms, stream, own, is_new.then_some(me), limits, fx);
+    }
+
+    /// What of a stream others have read is another thing, or about to be: others than who has the lease `own`, or the
+    /// open `me`.
+    pub(super) fn contend_others(
+        &mut self,
+        now_ms: u64,
+        stream: u64,
+        own: Option<usize>,
+        me: Option<OpenId>,
+        limits: &Limits,
+        fx: &mut Effects,
+    ) {
         let mut at = 0;
         while let Some(open) = self.opens.get(at) {
             let spared = open.stream != stream
                 || (own.is_some() && open.lease == own)
-                || (is_new && open.opener.open == me);
+                || me == Some(open.opener.open);
             if spared || !self.caches(open).contains(LeaseState::READ) {
                 at += 1;
             } else if open.away_until.is_some() {

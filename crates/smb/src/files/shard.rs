@@ -154,6 +154,20 @@ impl Shard {
         self.with_open(key, open, |file, at, limits| file.contend(now_ms, at, false, limits, fx));
     }
 
+    /// [`contend`](Self::contend) after what goes on when its open has been closed: then nobody is spared.
+    pub fn contend_late(&mut self, now_ms: u64, key: FileKey, open: OpenId, fx: &mut Effects) {
+        let there = self
+            .with_open(key, open, |file, at, limits| file.contend(now_ms, at, false, limits, fx));
+        if there.is_some() {
+            return;
+        }
+        let Some(slot) = self.find(key) else { return };
+        let limits = self.limits;
+        let stream = key.stream;
+        self.change(slot, |file| file.contend_others(now_ms, stream, None, None, &limits, fx));
+        self.settle(slot);
+    }
+
     /// [`contend`](Self::contend) of an open that was granted to empty the file, which is empty now: what it was promised
     /// it keeps.
     pub fn contend_as_new(&mut self, now_ms: u64, key: FileKey, open: OpenId, fx: &mut Effects) {

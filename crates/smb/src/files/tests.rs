@@ -276,6 +276,10 @@ impl Stage {
         self.shard.contend(self.now_ms, FILE, open, &mut self.fx);
     }
 
+    fn contend_late(&mut self, open: OpenId) {
+        self.shard.contend_late(self.now_ms, FILE, open, &mut self.fx);
+    }
+
     fn contend_as_new(&mut self, open: OpenId) {
         self.shard.contend_as_new(self.now_ms, FILE, open, &mut self.fx);
     }

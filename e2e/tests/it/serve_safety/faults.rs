@@ -8,9 +8,12 @@ use std::thread;
 use e2e::run::{PATIENCE, eventually, outcome, skipped};
 use e2e::{built, installed};
 use rustix::process::{Pid, Signal, kill_process};
-use smb::wire::negotiate::dialect::SMB_2_1;
+use smb::fscc::fsctl::Code;
+use smb::wire::header::Command as Smb;
+use smb::wire::negotiate::dialect::{SMB_2_1, SMB_3_0_2};
 use smb::wire::query_info::Subject;
-use smb::{CreateOptions, Disposition, FileId, NtStatus, SessionId};
+use smb::wire::{bare, create, ioctl};
+use smb::{CreateOptions, Disposition, FileId, NtStatus, OplockLevel, SessionId};
 
 use super::client::{Answer, Client, SHARE, Wish, wide};
 use super::disks::refused;
@@ -643,6 +646,64 @@ fn a_slow_look_at_the_disk_holds_up_nobody_else() {
     a_thing_that_is_slow("room", "room hold", before, |client, file| {
         client.query_info(file, Subject::FileSystem, FULL_SIZE).map(drop).unwrap();
     });
+}
+
+/// Who cancels what takes long, and closes the file, has it end there. Until it has, it is under way, and who has come to
+/// cache the file meanwhile hears of what was done.
+#[test]
+fn zeros_are_written_for_as_long_as_the_file_is_open() {
+    /// What is written at a time.
+    const PART: usize = 256 << 10;
+    const ALL: usize = 4 * PART;
+    for driver in DRIVERS {
+        let prepare = |below: &Path| std::fs::write(below.join("slow"), block(1, ALL)).unwrap();
+        let Some(mut faulty) = Faulty::start(&[driver, "--vectors=1"], prepare) else { return };
+        let mut client = Client::ready(faulty.server.port, SMB_3_0_2).unwrap();
+        let mut other = faulty.client();
+        let file = client.open("slow").unwrap();
+        faulty.rule("write hold name=slow");
+        let range = [0, ALL as u64].map(u64::to_le_bytes).concat();
+        let zeros = ioctl::Request {
+            code: Code::SET_ZERO_DATA.0,
+            file,
+            input: &range,
+            flags: ioctl::IS_FSCTL,
+            ..ioctl::Request::default()
+        };
+        let (zeros, mut again) =
+            (client.request(Smb::Ioctl, 1, &zeros), client.request(Smb::Ioctl, 1, &zeros));
+        client.send(&zeros).unwrap();
+        eventually("the disk is asked", || faulty.noted("delayed write slow") > 0);
+        let mut cancel = client.request(Smb::Cancel, 0, &bare::Request);
+        // The number of the message that is meant.
+        cancel[24..32].copy_from_slice(&zeros[24..32]);
+        client.sign(&mut cancel);
+        client.send(&cancel).unwrap();
+        let (cancelled, _) = client.receive().unwrap();
+        assert_eq!(cancelled.status, NtStatus::CANCELLED, "{driver}");
+        // By another channel, as it were: the number of its sequence, and a flag (MS-SMB2 2.2.1.2).
+        again[8] = 1;
+        again[19] |= 0x20;
+        client.sign(&mut again);
+        client.send(&again).unwrap();
+        let (refused, _) = client.receive().unwrap();
+        assert_eq!(refused.status, NtStatus::FILE_NOT_AVAILABLE, "{driver}: it is under way");
+        client.close(file).unwrap();
+        let wish = Wish { oplock: OplockLevel::Two, ..Wish::file("slow") };
+        let (file, answer) = other.create(&wish).unwrap();
+        let granted = create::Response::parse(&answer).unwrap().oplock;
+        assert_eq!(granted, OplockLevel::Two, "{driver}");
+        faulty.rule("");
+        eventually("who caches is told", || {
+            other.read(file, 0, 1).unwrap();
+            !other.unasked.is_empty()
+        });
+        let mut whole = block(1, ALL);
+        whole[..PART].fill(0);
+        let read = other.read(file, 0, u32::try_from(ALL).unwrap()).unwrap();
+        assert!(read == whole, "{driver}: written on after it was closed");
+        faulty.server.must_live();
+    }
 }
 
 /// FileBasicInformation, FileStandardInformation, FileRenameInformation, FileDispositionInformation,

@@ -17,7 +17,7 @@ use smb::{FileId, NtStatus, SessionId, TreeId};
 
 use super::super::acting::{Whose, acting};
 use super::super::command;
-use super::super::open::Open;
+use super::super::open::{Open, Sequenced};
 use super::super::runtime;
 use super::super::server::{Lane, Server};
 use super::super::session::{Session, Tree};
@@ -61,8 +61,8 @@ pub(in crate::serve) struct Exchange<'m> {
     waiting: Option<Rc<UnderWay>>,
     /// The client has been told that it takes longer.
     interim: bool,
-    /// The open whose channel sequence counts this request.
-    sequenced: Option<Arc<Open>>,
+    /// As what the channel sequence of its open counts this request.
+    sequenced: Option<Sequenced>,
     /// The answer is to be signed even if the request was not.
     pub(in crate::serve) sign: bool,
     /// What an error tells beside its status, if it tells anything.
@@ -514,8 +514,8 @@ impl<'m> Exchange<'m> {
             return Ok(());
         }
         let replay = self.header.flags.contains(Flags::REPLAY);
-        open.begin(self.header.channel_sequence(), modifies, replay)?;
-        self.sequenced = Some(open.clone());
+        let number = self.header.channel_sequence();
+        self.sequenced = Some(Sequenced::begin(open, number, modifies, replay)?);
         Ok(())
     }
 
@@ -538,9 +538,13 @@ impl<'m> Exchange<'m> {
 
     /// The channel sequence of its open counts this request no more.
     pub(in crate::serve) fn end_sequence(&mut self) {
-        if let Some(open) = self.sequenced.take() {
-            open.end(self.header.channel_sequence());
-        }
+        self.sequenced = None;
+    }
+
+    /// The channel sequence of its open counts this request until what is got here is dropped: for what goes on when the
+    /// request has been answered.
+    pub(in crate::serve) fn take_sequence(&mut self) -> Option<Sequenced> {
+        self.sequenced.take()
     }
 
     /// The header of the answer names this tree.

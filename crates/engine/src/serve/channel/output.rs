@@ -223,7 +223,7 @@ impl Output {
                 Progress::Done => break,
                 Progress::SocketBlocked => self.socket.writable().await,
                 Progress::WouldWait(job) => {
-                    let finished = aside::transfer(job).await;
+                    let finished = aside::transfer(job, ()).await;
                     if let Some(Outgoing::File(file, _)) = self.queue.borrow_mut().front_mut() {
                         file.finished(finished);
                     }

@@ -15,9 +15,11 @@ use smb::fscc::fsctl::Code;
 use smb::wire::ioctl::{IS_FSCTL, Request, Response};
 use smb::{Access, NtStatus};
 
+use super::super::acting;
 use super::super::aside::elsewhere;
 use super::super::channel::{Exchange, PATIENCE};
 use super::super::open::{Object, Open};
+use super::super::runtime;
 use super::Answer;
 
 /// What a control code yields: the status that goes with the output, and the output.
@@ -136,6 +138,29 @@ async fn in_pool<T: Send + 'static>(
 ) -> Result<T, NtStatus> {
     let done = elsewhere(open.must_be_file()?.of_share(), what);
     if x.last { x.wait(done, PATIENCE).await } else { Ok(done.await) }
+}
+
+/// Has a thread that may wait change what the file of an open holds; others forget what they have read of it before and
+/// after. A client that is alone with that may cancel its wait: what was begun goes on while the file is open, its open
+/// counts it as under way, and who has come to cache the file meanwhile is told when it has ended.
+async fn change<T: Send + 'static>(
+    x: &mut Exchange<'_>,
+    open: &Arc<Open>,
+    what: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, NtStatus> {
+    let (server, this) = (x.server().clone(), open.clone());
+    server.contend(open);
+    let done = elsewhere(open.must_be_file()?.of_share(), acting::carried(what));
+    let counted = x.take_sequence();
+    let changed = runtime::spawn(async move {
+        let done = done.await;
+        server.contend_late(&this);
+        drop(counted);
+        done
+    });
+    let changed = if x.last { x.wait(changed, PATIENCE).await? } else { changed.await };
+    // It has panicked, and that was told.
+    changed.map_err(|_| NtStatus::INTERNAL_ERROR)
 }
 
 /// Whether an open has one of these rights.

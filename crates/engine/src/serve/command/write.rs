@@ -12,7 +12,7 @@ use super::super::acting::Whose;
 use super::super::aside::{self, elsewhere};
 use super::super::channel::{Channel, Ending, Exchange, Reply};
 use super::super::fs::SetTimes;
-use super::super::open::{Object, Open};
+use super::super::open::{Object, Open, Sequenced};
 use super::super::transfer::{Progress, ReceiveFile};
 use super::super::{fs, runtime};
 use super::Answer;
@@ -222,26 +222,6 @@ impl Channel {
     }
 }
 
-/// A write that its open counts as under way, even if the connection breaks in its middle.
-struct Sequenced {
-    open: Arc<Open>,
-    sequence: u16,
-}
-
-impl Sequenced {
-    /// `None`: it is older than a channel that the client has given up.
-    fn begin(open: &Arc<Open>, sequence: u16, replay: bool) -> Option<Self> {
-        open.begin(sequence, true, replay).ok()?;
-        Some(Self { open: open.clone(), sequence })
-    }
-}
-
-impl Drop for Sequenced {
-    fn drop(&mut self) {
-        self.open.end(self.sequence);
-    }
-}
-
 impl DirectWrite {
     /// Where the data begins, bytes from the header.
     pub(in crate::serve) fn payload_at(&self) -> usize {
@@ -266,10 +246,10 @@ impl DirectWrite {
         consumed
             .map_err(|_| Ending::Nonsense("a message id that was not granted, or used before"))?;
         let replay = header.flags.contains(HeaderFlags::REPLAY);
-        let begun = Sequenced::begin(&open, header.channel_sequence(), replay);
-        let mut allowed = match begun {
-            Some(_) => check(&open, &request, channel),
-            None => Err(NtStatus::FILE_NOT_AVAILABLE),
+        let begun = Sequenced::begin(&open, header.channel_sequence(), true, replay).map(Arc::new);
+        let mut allowed = match &begun {
+            Ok(_) => check(&open, &request, channel),
+            Err(status) => Err(*status),
         };
         let len = u32::try_from(request.data.len()).unwrap_or(u32::MAX);
         let file = open.data().map_err(|_| Ending::Nonsense("a file that cannot be written"))?;
@@ -298,7 +278,9 @@ impl DirectWrite {
                     readable.map_err(|_| Ending::Nonsense("a request took too long to arrive"))?;
                 }
                 Progress::WouldWait(job) => {
-                    transfer.finished(aside::transfer(job).await);
+                    // It is written to its end even if the connection goes, and is under way until then.
+                    let kept = begun.as_ref().ok().cloned();
+                    transfer.finished(aside::transfer(job, kept).await);
                 }
             }
         }

@@ -103,29 +103,38 @@ pub fn punch(file: &DataFile, offset: u64, len: u64) -> io::Result<()> {
 }
 
 /// Makes a range zero, keeping its space where the file system can do that; the length of the file
-/// stays. For `FSCTL_SET_ZERO_DATA` on a file that is not sparse.
+/// stays. For `FSCTL_SET_ZERO_DATA` on a file that is not sparse. Where zeros have to be written,
+/// `goes_on` is asked before each part; whether it always said yes.
 ///
 /// # Errors
 ///
 /// What the file system says.
-pub fn zero(file: &DataFile, offset: u64, len: u64) -> io::Result<()> {
+pub fn zero(
+    file: &DataFile,
+    offset: u64,
+    len: u64,
+    goes_on: impl Fn() -> bool,
+) -> io::Result<bool> {
     let len = len.min(file.size()?.saturating_sub(offset));
     if len == 0 {
-        return Ok(());
+        return Ok(true);
     }
     let mode = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
     match fallocate(file, mode, offset, len) {
         Err(Errno::OPNOTSUPP) => {}
-        done => return Ok(done?),
+        done => return Ok(done.map(|()| true)?),
     }
     let zeros = vec![0; 256 << 10];
     let mut done = 0;
     while done < len {
+        if !goes_on() {
+            return Ok(false);
+        }
         let n = usize::try_from(len - done).unwrap_or(usize::MAX).min(zeros.len());
         file.write_all(&zeros[..n], offset + done)?;
         done += n as u64;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Takes space for a range, beyond the end of the file too, whose length stays. For

@@ -182,6 +182,23 @@ fn writes_break_what_others_have_read() {
     stage.lease_break(1, "R", "", false);
 }
 
+#[test]
+fn what_was_begun_by_an_open_that_is_closed_breaks_what_all_have_read() {
+    let mut stage = Stage::new();
+    let (first, _) = stage.open(with_lease(1, "R"));
+    let (same, _) = stage.open(with_lease(1, "R"));
+    stage.open(with_lease(2, "R"));
+    stage.contend_late(first);
+    stage.lease_break(2, "R", "", false);
+    stage.no_break();
+    stage.close(first);
+    stage.contend_late(first);
+    stage.lease_break(1, "R", "", false);
+    stage.close(same);
+    stage.contend_late(same);
+    stage.no_break();
+}
+
 /// smb2.lease.statopen, statopen2, statopen4.
 #[test]
 fn who_only_looks_breaks_nothing() {

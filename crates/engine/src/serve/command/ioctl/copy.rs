@@ -10,7 +10,8 @@ use super::super::super::channel::Exchange;
 use super::super::super::fs::{self, Stream};
 use super::super::super::open::{Object, Open};
 use super::super::super::transfer::{DataFile, clone_range, copy_range};
-use super::{Output, done, in_pool, output};
+use super::super::write::still_open;
+use super::{Output, change, done, output};
 
 /// Bytes of the answer to FSCTL_SRV_REQUEST_RESUME_KEY.
 const KEY_ANSWER_LEN: usize = 32;
@@ -134,21 +135,19 @@ pub(super) async fn chunks(
     if let Some((at, _)) = refused {
         chunks.truncate(at);
     }
-    let changes = !chunks.is_empty();
-    if changes {
-        x.server().contend(target);
-    }
     target.note_change();
     let (from, to) = (End::of(&source)?, End::of(target)?);
     let same = source.key == target.key;
-    // Where the target ends is another place after each chunk.
     let written = target.clone();
-    let turn = move |chunk: &Chunk| written.write_in_turn(chunk.to);
-    let (answer, failed) =
-        in_pool(x, target, move || copy_all(&from, &to, &chunks, same, turn)).await?;
-    if changes {
-        x.server().contend(target);
-    }
+    let turn = move |chunk: &Chunk| {
+        still_open(&written)?;
+        // Where the target ends is another place after each chunk.
+        written.write_in_turn(chunk.to)
+    };
+    let (answer, failed) = match chunks.is_empty() {
+        true => (CopyChunkAnswer::default(), None),
+        false => change(x, target, move || copy_all(&from, &to, &chunks, same, turn)).await?,
+    };
     let status = failed.or_else(|| refused.map(|(_, status)| status)).unwrap_or(NtStatus::SUCCESS);
     answered(status, answer)
 }
@@ -190,8 +189,8 @@ fn not_locked(
     check(target, chunk.to, true)
 }
 
-/// Copies one chunk after the other until one fails; how far that went, and why not further. `turn`: see
-/// [`Open::write_in_turn`].
+/// Copies one chunk after the other until one fails; how far that went, and why not further. `turn`: whether the next one
+/// may be written, and what is to be held for as long, as of [`Open::write_in_turn`].
 fn copy_all<T>(
     from: &End,
     to: &End,
@@ -276,13 +275,14 @@ pub(super) async fn duplicate(
     if sparse(of_source.attributes) && !sparse(of_target.attributes) {
         return Err(NtStatus::NOT_SUPPORTED);
     }
-    x.server().contend(target);
     target.note_change();
     let (from, to) = (source.data()?, target.data()?);
-    let cloned =
-        in_pool(x, target, move || clone_range(&from, wanted.from, &to, wanted.to, wanted.len));
-    let cloned = cloned.await?;
-    x.server().contend(target);
-    cloned.map_err(|error| fs::status_of(&error))?;
+    let written = target.clone();
+    let clone = move || {
+        still_open(&written)?;
+        clone_range(&from, wanted.from, &to, wanted.to, wanted.len)
+            .map_err(|error| fs::status_of(&error))
+    };
+    change(x, target, clone).await??;
     done()
 }

@@ -12,7 +12,8 @@ use super::super::super::channel::Exchange;
 use super::super::super::open::Open;
 use super::super::super::transfer::{allocated as data_of_file, punch, zero as make_zero};
 use super::super::super::{fs, watch};
-use super::{Output, data_of, done, in_pool, need};
+use super::super::write::still_open;
+use super::{Output, change, data_of, done, in_pool, need};
 
 /// Bytes of a range in the answer to FSCTL_QUERY_ALLOCATED_RANGES.
 const RANGE_LEN: usize = 16;
@@ -58,15 +59,13 @@ pub(super) async fn zero(x: &mut Exchange<'_>, open: &Arc<Open>, input: &[u8]) -
             shard.check_io(open.key, open.id, range.offset, range.len, true)
         })?;
     }
-    x.server().contend(open);
     let this = open.clone();
-    let zeroed = in_pool(x, open, move || zero_of(&this, range)).await?;
-    x.server().contend(open);
-    zeroed?;
+    change(x, open, move || zero_of(&this, range)).await??;
     done()
 }
 
 fn zero_of(open: &Open, range: Range) -> Result<(), NtStatus> {
+    still_open(open)?;
     if let Some(stream) = open.stream() {
         let len = range.len.min(stream.size()?.saturating_sub(range.offset));
         return stream.write(range.offset, &vec![0; usize::try_from(len).unwrap_or(0)]);
@@ -76,7 +75,12 @@ fn zero_of(open: &Open, range: Range) -> Result<(), NtStatus> {
     if sparse && punch(&file, range.offset, range.len).is_ok() {
         return Ok(());
     }
-    make_zero(&file, range.offset, range.len).map_err(|error| fs::status_of(&error))
+    let goes_on = || still_open(open).is_ok();
+    match make_zero(&file, range.offset, range.len, goes_on) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(NtStatus::FILE_CLOSED),
+        Err(error) => Err(fs::status_of(&error)),
+    }
 }
 
 /// FSCTL_QUERY_ALLOCATED_RANGES: where there is data. Of a file that is not sparse: everywhere.
