@@ -125,6 +125,24 @@ impl<'a> Wish<'a> {
             contexts: smb::wire::context::Requested::default(),
         }
     }
+
+    fn body<'b>(&'b self, name: &'b [u8]) -> create::Request<'b> {
+        create::Request {
+            oplock: self.oplock,
+            access: Access::FILE_READ | Access::FILE_WRITE | Access::DELETE,
+            disposition: self.disposition,
+            options: self.options,
+            name,
+            contexts: self.contexts,
+            ..create::Request::default()
+        }
+    }
+
+    /// The CREATE that asks for it, to be sent.
+    pub(crate) fn request(&self, client: &mut Client) -> Vec<u8> {
+        let name = wide(self.name);
+        client.request(Command::Create, 1, &self.body(&name))
+    }
 }
 
 impl Client {
@@ -286,16 +304,7 @@ impl Client {
     /// Opens, and answers what was granted, as it came.
     pub(crate) fn create(&mut self, wish: &Wish<'_>) -> Answer<(FileId, Vec<u8>)> {
         let name = wide(wish.name);
-        let request = create::Request {
-            oplock: wish.oplock,
-            access: Access::FILE_READ | Access::FILE_WRITE | Access::DELETE,
-            disposition: wish.disposition,
-            options: wish.options,
-            name: &name,
-            contexts: wish.contexts,
-            ..create::Request::default()
-        };
-        let (_, answer) = self.ask(Command::Create, 1, &request)?;
+        let (_, answer) = self.ask(Command::Create, 1, &wish.body(&name))?;
         let file = create::Response::parse(&answer)?.file;
         Ok((file, answer))
     }

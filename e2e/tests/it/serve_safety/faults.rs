@@ -9,11 +9,14 @@ use e2e::run::{PATIENCE, eventually, outcome, skipped};
 use e2e::{built, installed};
 use rustix::process::{Pid, Signal, kill_process};
 use smb::fscc::fsctl::Code;
+use smb::wire::context::{Lease, LeaseFlags, Requested};
 use smb::wire::header::Command as Smb;
 use smb::wire::negotiate::dialect::{SMB_2_1, SMB_3_0_2};
 use smb::wire::query_info::Subject;
-use smb::wire::{bare, create, ioctl};
-use smb::{CreateOptions, Disposition, FileId, NtStatus, OplockLevel, SessionId};
+use smb::wire::{bare, create, ioctl, lease_break};
+use smb::{
+    CreateOptions, Disposition, FileId, LeaseKey, LeaseState, NtStatus, OplockLevel, SessionId,
+};
 
 use super::client::{Answer, Client, SHARE, Wish, wide};
 use super::disks::refused;
@@ -646,6 +649,45 @@ fn a_slow_look_at_the_disk_holds_up_nobody_else() {
     a_thing_that_is_slow("room", "room hold", before, |client, file| {
         client.query_info(file, Subject::FileSystem, FULL_SIZE).map(drop).unwrap();
     });
+}
+
+/// What is told of a lease is what it is when that is told.
+#[test]
+fn a_lease_that_is_broken_before_it_is_told_of_is_told_so() {
+    let state = LeaseState::all();
+    let lease = Lease { key: LeaseKey([3; 16]), state, ..Lease::default() };
+    let contexts = Requested { lease: Some(lease), ..Requested::default() };
+    let wish = Wish {
+        disposition: Disposition::Overwrite,
+        oplock: OplockLevel::Lease,
+        contexts,
+        ..Wish::file("slow")
+    };
+    for driver in DRIVERS {
+        // As much as is not freed at once.
+        let prepare = |below: &Path| std::fs::write(below.join("slow"), block(1, 9 << 20)).unwrap();
+        let Some(mut faulty) = Faulty::start(&[driver, "--vectors=1"], prepare) else { return };
+        let (mut client, mut other) = (faulty.client(), faulty.client());
+        faulty.rule("resize hold name=slow");
+        let create = wish.request(&mut client);
+        client.send(&create).unwrap();
+        eventually("the disk is asked", || faulty.noted("delayed resize slow") > 0);
+        let opening = thread::spawn(move || other.open("slow").map(drop).unwrap());
+        eventually("the lease is broken", || {
+            client.ask(Smb::Echo, 1, &bare::Request).unwrap();
+            !client.unasked.is_empty()
+        });
+        faulty.rule("");
+        let (header, answer) = client.receive().unwrap();
+        assert_eq!(header.status, NtStatus::SUCCESS, "{driver}");
+        let told = create::Response::parse(&answer).unwrap().contexts.lease.unwrap();
+        assert!(told.flags.contains(LeaseFlags::BREAK_IN_PROGRESS), "{driver}: {told:?}");
+        let new = LeaseState::READ | LeaseState::HANDLE;
+        let said = lease_break::Request { flags: 0, key: lease.key, state: new };
+        client.ask(Smb::OplockBreak, 1, &said).unwrap();
+        opening.join().unwrap();
+        faulty.server.must_live();
+    }
 }
 
 /// Who cancels what takes long, and closes the file, has it end there. Until it has, it is under way, and who has come to

@@ -349,6 +349,9 @@ impl Creating<'_, '_, '_> {
             watch::created(self.point, &self.path, made.is_directory());
             server.directory_changed(&open).await;
         }
+        // While the file was made what it is to be, another open may have had the lease broken, and its client been told.
+        let now = leased.and_then(|_| server.with_file(key, |shard, _| shard.granted(key, id)));
+        let granted = now.unwrap_or(granted);
         let mut answer = Told::new(&open, facts, &granted);
         answer.durable = open.durable;
         answer.maximal = maximal;
