@@ -14,6 +14,7 @@ use smc::group::{BufferId, LinkBuffer, LinkSlot};
 use smc::handshake::{Client, FallBack, Identity, LocalEnd, PeerEnd, Proposed, Server, Step};
 use smc::{Gid, Limits, RKey, SizeClass, Time, Token};
 use sys::call;
+use sys::event::Interest;
 
 use super::group::{GroupId, Peer, gid_of};
 use super::guest::{Program, Role};
@@ -121,8 +122,10 @@ pub(super) struct Exchange {
     stream: Option<Key>,
     /// Messages that came before the handshake was over.
     pub(super) early: Vec<Cdc>,
-    /// Whether the vector waits for room on the TCP connection.
-    pub(super) waits_write: bool,
+    /// What the vector waits for on the TCP connection.
+    pub(super) watched: Interest,
+    /// Something has come of which nobody can make anything before it begins.
+    spoken_to: bool,
     /// A message has come.
     heard: bool,
     /// The ends, of a connection that has announced nothing: the peer may not speak SMC after all.
@@ -164,7 +167,8 @@ impl Exchange {
             rmb: None,
             stream: None,
             early: Vec::new(),
-            waits_write: false,
+            watched: Interest::READ,
+            spoken_to: false,
             heard: false,
             asks: None,
             counts: true,
@@ -194,6 +198,15 @@ impl Exchange {
             Machine::Client(client) => client.awaits_accept(),
             Machine::Asks(..) | Machine::Server(_) => false,
         }
+    }
+
+    /// What to wait for on the TCP connection. What comes while it only waits for another one's first contact nobody reads
+    /// before it begins, and it must not be told for as long as that takes.
+    pub(super) fn interest(&self) -> Interest {
+        if self.spoken_to && matches!(self.machine, Machine::Waits) {
+            return Interest { once: true, ..Interest::NOTHING };
+        }
+        Interest { write: self.wire.is_full(), ..Interest::READ }
     }
 
     /// When it ends because its program has closed.
@@ -430,6 +443,7 @@ impl Vector {
         if let Machine::Asks(..) = exchange.machine {
             return self.stay_plain(id, "The peer spoke before its engine did.", now);
         }
+        exchange.spoken_to = true;
         if exchange.wire.flush().is_err() {
             return self.break_off(id, now, "The TCP connection ended.");
         }

@@ -21,6 +21,7 @@ use super::{Berth, Ends, Engine, Error, Newcomer};
 mod knobs;
 mod links;
 mod reuse;
+mod waiting;
 
 /// Tests run at one time in one network: each has addresses of its own.
 static NETWORK: AtomicU8 = AtomicU8::new(1);

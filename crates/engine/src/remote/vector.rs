@@ -561,7 +561,7 @@ impl Vector {
     }
 
     /// Looks at descriptors, for at most so many nanoseconds. Whether packets have brought anything.
-    fn hear(&mut self, now: u64, most_ns: Option<u64>) -> bool {
+    pub(super) fn hear(&mut self, now: u64, most_ns: Option<u64>) -> bool {
         self.waits.look();
         self.poller.wait(&mut self.events, most_ns);
         let busy = self.handle_events(now);
@@ -686,7 +686,7 @@ impl Vector {
                 there.wire.stamp();
             }
             let watched = Watched::Exchange(exchange).token();
-            let _ = self.poller.add(&there.wire, Interest::READ, watched);
+            let _ = self.poller.add(&there.wire, there.watched, watched);
         }
         if self.shares.all() > self.config.handshakes_max as usize / 2 {
             // Whether there are too many only we know.
@@ -699,13 +699,11 @@ impl Vector {
         }
     }
 
-    /// Waits for room on the TCP connection of a handshake, or no more.
+    /// Waits for what a handshake needs now on its TCP connection.
     pub(super) fn watch_wire(&mut self, id: ExchangeId) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
-        let full = exchange.wire.is_full();
-        if full != exchange.waits_write {
-            exchange.waits_write = full;
-            let interest = Interest { write: full, ..Interest::READ };
+        let interest = exchange.interest();
+        if std::mem::replace(&mut exchange.watched, interest) != interest {
             let _ = self.poller.change(&exchange.wire, interest, Watched::Exchange(id).token());
         }
     }
