@@ -386,6 +386,12 @@ mod calls {
     pub fn recv_now(fd: i32, bytes: &mut [u8]) -> Result<Option<usize>> {
         later(recv(fd, bytes, libc::MSG_DONTWAIT))
     }
+    /// Takes from the error queue of a socket, some messages at most: words about what was sent that somebody has asked
+    /// for who had the socket before. While one lies there the socket has an error to wait for that no reading finds.
+    pub fn forget_errors(fd: i32) {
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        let _ = (0..64).take_while(|_| recv(fd, &mut [0], flags).is_ok()).count();
+    }
     /// [`send`] that neither waits nor raises SIGPIPE; `None`: there is no room yet.
     pub fn send_now(fd: i32, bytes: &[u8]) -> Result<Option<usize>> {
         later(send(fd, bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL))

@@ -437,8 +437,8 @@ impl Vector {
         self.take_steps(id, now);
     }
 
-    /// The TCP connection of a handshake can be read or written.
-    pub(super) fn on_wire(&mut self, id: ExchangeId, now: u64) {
+    /// The TCP connection of a handshake can be read or written, or is `broken`.
+    pub(super) fn on_wire(&mut self, id: ExchangeId, broken: bool, now: u64) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         if let Machine::Asks(..) = exchange.machine {
             return self.stay_plain(id, "The peer spoke before its engine did.", now);
@@ -461,6 +461,8 @@ impl Vector {
                     self.resume(id, Wait::Tcp, came);
                     self.take_steps(id, now);
                 }
+                // It goes on, so what is wrong with it is about bytes that others have sent.
+                Ok(None) if broken => call::forget_errors(exchange.wire.as_raw_fd()),
                 Ok(None) => {}
                 Err(Ended(_)) => return self.break_off(id, now, "The TCP connection ended."),
             }

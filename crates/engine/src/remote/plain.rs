@@ -109,6 +109,10 @@ impl Plain {
         self.wants_read &= !(event.read || event.broken);
         self.wants_write &= !(event.write || event.broken);
         self.is_broken |= event.broken;
+        if event.broken {
+            // What is not about the connection would be told for ever; what is stays to be asked.
+            call::forget_errors(self.wire.as_raw_fd());
+        }
     }
 
     /// Does all that can be done now.
@@ -295,6 +299,7 @@ mod tests {
 
     use super::super::fake::{FakeRelay, Guest, guest};
     use super::super::running::Running;
+    use super::super::tests::ask_for_word_of_sent;
     use super::*;
 
     const RMB: usize = 16 << 10;
@@ -416,5 +421,26 @@ mod tests {
         carried.wait_until_broken();
         let ended = (0..10).find_map(|_| carried.turn().err());
         assert_eq!(ended, Some(Over::Reset));
+    }
+
+    /// Whoever has handed a connection over may have asked for it, and still may.
+    #[test]
+    fn word_of_what_was_sent_that_nobody_reads_is_not_waited_for() {
+        for peer_ended in [false, true] {
+            let (mut carried, guest, peer) = Carried::new();
+            ask_for_word_of_sent(carried.running.tcp());
+            call::send(carried.running.tcp().as_raw_fd(), b"hello", 0).unwrap();
+            carried.wait_until_broken();
+            carried.comes_to_rest();
+            if peer_ended {
+                peer.shutdown(Shutdown::Write).unwrap();
+                carried.turn_until(|| guest.peer_shut());
+            }
+            // The peer reads nothing, and TCP has no room.
+            guest.send(&[7; 16 << 20]);
+            let turns = (0..1000).take_while(|_| carried.turn().unwrap()).count();
+            assert!(turns < 1000);
+            assert!(guest.unreleased() > 0);
+        }
     }
 }

@@ -245,6 +245,15 @@ fn tcp(from: IpAddr, to: IpAddr) -> (TcpStream, TcpStream) {
     (client, listener.accept().unwrap().0)
 }
 
+/// Has the kernel keep a word about each part that is sent by a socket from now on, until somebody takes it from the
+/// socket's error queue.
+pub(super) fn ask_for_word_of_sent(tcp: &impl AsRawFd) {
+    const SO_TIMESTAMPING: i32 = 37;
+    // By software, when it goes to the interface, and without the bytes.
+    const FLAGS: i32 = 1 << 4 | 1 << 8 | 1 << 11;
+    sys::call::setsockopt(tcp.as_raw_fd(), SOL_SOCKET, SO_TIMESTAMPING, FLAGS).unwrap();
+}
+
 pub(super) fn bytes(n: usize, seed: u32) -> Vec<u8> {
     let mut word = seed | 1;
     let next = |_| {

@@ -604,7 +604,7 @@ impl Vector {
             }
             Watched::Exchange(id) => {
                 self.setups += 1;
-                self.on_wire(id, now);
+                self.on_wire(id, event.broken, now);
             }
             Watched::Tcp(id) => {
                 if let Some(running) = self.running.get_mut(&id) {

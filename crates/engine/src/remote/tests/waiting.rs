@@ -69,3 +69,23 @@ fn a_server_that_speaks_early_or_resets_wakes_a_client_that_waits_once() {
         hosts.wait("the first one's end", |h| h.engines[0].stat().vectors[0].handshakes == 0);
     }
 }
+
+/// Its server waits for a Proposal.
+#[test]
+fn word_of_what_was_sent_that_nobody_reads_wakes_no_handshake_for_ever() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let [client, server] = hosts.addresses;
+    let (mut ours, theirs) = tcp(client, server);
+    ask_for_word_of_sent(&theirs);
+    let mut kept = theirs.try_clone().unwrap();
+    let accepted = hosts.give(1, theirs, Role::Server, client);
+    hosts.wait("the handshake", |h| h.engines[1].stat().vectors[0].handshakes == 1);
+    let awaits = |exchange: &Exchange| matches!(exchange.machine, Machine::Server(_));
+    let happens = move || kept.write_all(b"x").unwrap();
+    comes_to_rest(turns_told(&hosts.engines[1], awaits, happens).unwrap());
+    // What the client says is heard.
+    ours.read_exact(&mut [0]).unwrap();
+    let client = hosts.give(0, ours, Role::Client, server);
+    client.send(b"hello");
+    assert_eq!(accepted.receive_all(5), b"hello");
+}
