@@ -37,8 +37,24 @@ pub fn hardware_towards(fd: i32, local: Ipv6Addr, remote: Ipv6Addr) -> Option<[u
     (kind == libc::ARPHRD_ETHER).then_some(address)
 }
 
-/// The number of the interface by which the kernel would send such packets: one request by rtnetlink(7).
+/// Whether an address is this host's, be it one of a network that is its own as a whole (127.0.0.0/8); `None`: the kernel does
+/// not say.
+#[must_use]
+pub fn is_own(address: IpAddr) -> Option<bool> {
+    let v6 = match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    type_of(&way(None, v6)?).map(|found| found == libc::RTN_LOCAL)
+}
+
+/// The number of the interface by which the kernel would send such packets.
 fn way_out(local: Ipv6Addr, remote: Ipv6Addr) -> Option<i32> {
+    out_of(&way(Some(local), remote)?)
+}
+
+/// How the kernel would send such packets: one request by rtnetlink(7), and its answer.
+fn way(local: Option<Ipv6Addr>, remote: Ipv6Addr) -> Option<Answer> {
     let socket =
         call::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE);
     let socket = socket.ok()?;
@@ -50,8 +66,12 @@ fn way_out(local: Ipv6Addr, remote: Ipv6Addr) -> Option<i32> {
 /// Bytes of nlmsghdr and rtmsg.
 const ROUTE_AT: usize = 16 + 12;
 
-fn ask_way(socket: i32, local: Ipv6Addr, remote: Ipv6Addr) -> Option<i32> {
-    let (local, remote) = (local.to_canonical(), remote.to_canonical());
+/// Bytes of an answer, and zeros.
+type Answer = [u8; 1024];
+
+fn ask_way(socket: i32, local: Option<Ipv6Addr>, remote: Ipv6Addr) -> Option<Answer> {
+    let remote = remote.to_canonical();
+    let local = local.map(|local| (libc::RTA_SRC, local.to_canonical()));
     let bytes = |ip: IpAddr| match ip {
         IpAddr::V4(v4) => v4.octets().to_vec(),
         IpAddr::V6(v6) => v6.octets().to_vec(),
@@ -62,8 +82,8 @@ fn ask_way(socket: i32, local: Ipv6Addr, remote: Ipv6Addr) -> Option<i32> {
     };
     let mut message = vec![0u8; ROUTE_AT];
     message[16] = u8::try_from(family).ok()?;
-    [message[17], message[18]] = [bits; 2];
-    for (kind, ip) in [(libc::RTA_DST, remote), (libc::RTA_SRC, local)] {
+    [message[17], message[18]] = [bits, if local.is_some() { bits } else { 0 }];
+    for (kind, ip) in [(libc::RTA_DST, remote)].into_iter().chain(local) {
         let value = bytes(ip);
         let len = u16::try_from(4 + value.len()).ok()?;
         message.extend(len.to_ne_bytes());
@@ -76,8 +96,14 @@ fn ask_way(socket: i32, local: Ipv6Addr, remote: Ipv6Addr) -> Option<i32> {
     message[6..8].copy_from_slice(&u16::try_from(libc::NLM_F_REQUEST).ok()?.to_ne_bytes());
     call::send(socket, &message, libc::MSG_DONTWAIT).ok()?;
     let mut answer = [0u8; 1024];
-    let len = call::recv(socket, &mut answer, libc::MSG_DONTWAIT).ok()?;
-    out_of(&answer[..len])
+    call::recv(socket, &mut answer, libc::MSG_DONTWAIT).ok()?;
+    Some(answer)
+}
+
+/// What kind of addresses the way leads to that an answer of the kernel names: an `RTN_` number.
+fn type_of(answer: &[u8]) -> Option<u8> {
+    let kind = u16::from_ne_bytes(*answer.get(4..)?.first_chunk()?);
+    (kind == libc::RTM_NEWROUTE).then_some(*answer.get(ROUTE_AT - 5)?)
 }
 
 /// The interface that an answer of the kernel names.
@@ -330,6 +356,16 @@ mod tests {
         let index = i32::try_from(Interface::find("lo").unwrap().unwrap().index).unwrap();
         assert_eq!(way_out(lo, lo), Some(index));
         assert_eq!(way_out(Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST), Some(index));
+    }
+
+    #[test]
+    fn whose_an_address_is_the_kernel_says() {
+        for own in ["127.0.0.1", "127.0.0.2", "::1"] {
+            assert_eq!(is_own(own.parse().unwrap()), Some(true), "{own}");
+        }
+        // TEST-NET-1: there may be no way to get there.
+        assert_ne!(is_own([192, 0, 2, 1].into()), Some(true));
+        assert_eq!(type_of(&[0; 64]), None);
     }
 
     #[test]

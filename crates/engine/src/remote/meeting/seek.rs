@@ -3,6 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
+use sys::interface;
+
 use super::super::peers::Network;
 use super::PORT;
 
@@ -66,15 +68,14 @@ pub(super) fn source(remote: IpAddr) -> Option<IpAddr> {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    // An address of our own, be it one that nothing is sent from by itself.
-    if UdpSocket::bind(SocketAddr::new(remote, 0)).is_ok() {
-        return None;
-    }
     // Nothing is sent.
     let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
     socket.connect(SocketAddr::new(remote, PORT)).ok()?;
     let local = socket.local_addr().ok()?.ip();
-    (local != remote).then_some(local)
+    // An address of our own may be one that nothing is sent from by itself. Whether a socket may have it says nothing where
+    // the administrator lets sockets have any (`ip_nonlocal_bind`).
+    let is_own = local == remote || interface::is_own(remote) == Some(true);
+    (!is_own).then_some(local)
 }
 
 #[cfg(test)]
@@ -140,5 +141,38 @@ mod tests {
         for own in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::from([127, 0, 0, 2])] {
             assert_eq!(source(own), None);
         }
+    }
+
+    /// Routers that fail over have it set (keepalived, HAProxy).
+    #[test]
+    fn another_host_is_another_one_where_sockets_may_have_any_address() {
+        const MARK: &str = "SHUNT_TEST_ANY_ADDRESS";
+        const TEST: &str = "remote::meeting::seek::tests::another_host_is_another_one_where_sockets_may_have_any_address";
+        if std::env::var_os(MARK).is_some() {
+            assert!(UdpSocket::bind((host(7), 0)).is_ok());
+            assert_eq!(source(host(7)), Some(host(1)));
+            for own in [host(1), IpAddr::from([127, 0, 0, 2])] {
+                assert_eq!(source(own), None);
+            }
+            return;
+        }
+        // A network of its own, from whose address another host is reached, or would be.
+        const NETWORK: &str = "
+            ip link set lo up && ip address add 192.0.2.1/32 dev lo && ip route add 192.0.2.7 dev lo &&
+            echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind || { echo 'no network' >&2; exit; }
+            exec \"$0\" \"$@\"";
+        let output = std::process::Command::new("unshare")
+            .args(["--map-root-user", "--net", "sh", "-c", NETWORK])
+            .arg(std::env::current_exe().unwrap())
+            .args([TEST, "--exact", "--nocapture"])
+            .env(MARK, "1")
+            .output();
+        let Ok(output) = output else { return println!("skipped: no unshare") };
+        let said = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        if said.starts_with("unshare: ") || said.contains("no network") {
+            return println!("skipped: {said}");
+        }
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
     }
 }
