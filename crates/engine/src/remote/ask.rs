@@ -85,7 +85,7 @@ impl Vector {
         }
         if exchange.answered {
             // It waits for another one's first contact. That there is somebody to speak SMC to is known.
-            return self.stay_plain(id, "First contact with the peer was not made in time.", now);
+            return self.take_back(id, "First contact with the peer was not made in time.", now);
         }
         let why = ("The peer's engine said nothing in time.", Reason::NotMet.code());
         let to = self.leave_to_tcp(id, why, now);

@@ -428,13 +428,33 @@ impl Vector {
 
     /// A client that has not begun leaves its connection to TCP, and tells the server so.
     fn stand_aside(&mut self, id: ExchangeId, now: u64) {
+        self.decline_first(id);
+        self.take_steps(id, now);
+    }
+
+    /// A client whose server waits for its first message, and that has not been able to begin in time, leaves its connection
+    /// to TCP and tells the server so. Not by the link between the engines, which may be lost by now.
+    pub(super) fn take_back(&mut self, id: ExchangeId, why: &str, now: u64) {
+        self.decline_first(id);
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        while let Some(step) = exchange.machine.poll() {
+            if let Step::Send(bytes) = step
+                && exchange.wire.send(&bytes).is_err()
+            {
+                return self.break_off(id, now, "The TCP connection ended.");
+            }
+        }
+        self.stay_plain(id, why, now);
+    }
+
+    /// The first message of a client is that it does not want to.
+    fn decline_first(&mut self, id: ExchangeId) {
         let Some(local) = self.exchanges.get(id).map(|exchange| exchange.local) else { return };
         let identity = self.identity(self.address_for(local));
         let client = Client::declining(identity, self.limits(), Diagnosis::NoActiveLink);
         if let Some(exchange) = self.exchanges.get_mut(id) {
             exchange.machine = Machine::Client(client);
         }
-        self.take_steps(id, now);
     }
 
     /// The TCP connection of a handshake can be read or written, or is `broken`.

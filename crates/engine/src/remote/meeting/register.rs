@@ -143,7 +143,7 @@ impl Register {
         let Some(Link { addresses: (_, remote), .. }) = self.links.remove(&link) else {
             return Vec::new();
         };
-        // Who has been promised CLC may begin still: the other end waits for it.
+        // Who has been promised CLC begins still, or says by it that it does not: the other end waits for it.
         let mut deeds: Vec<Deed> = self
             .asking
             .extract_if(|_, asking| asking.link == link)

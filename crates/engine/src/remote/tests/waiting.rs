@@ -4,6 +4,7 @@ use sys::call;
 use sys::event::{Events, Interest, Poller};
 
 use super::super::exchange::{Exchange, ExchangeId, Machine, reset_on_close};
+use super::super::meeting::Wish;
 use super::*;
 
 /// Something happens to the TCP connection of the first handshake that `is_meant`: in how many of some turns in a row its
@@ -88,4 +89,43 @@ fn word_of_what_was_sent_that_nobody_reads_wakes_no_handshake_for_ever() {
     let client = hosts.give(0, ours, Role::Client, server);
     client.send(b"hello");
     assert_eq!(accepted.receive_all(5), b"hello");
+}
+
+/// A server that speaks first, whose engine waits for the first message of a client that has been promised so.
+#[test]
+fn a_promise_is_taken_back_though_the_engines_have_lost_each_other() {
+    for _ in 0..5 {
+        let Some(hosts) = Hosts::that_meet() else { return };
+        if is_taken_back_without_a_link(&hosts) {
+            return;
+        }
+    }
+    panic!("the engines never answer in time");
+}
+
+/// Whether the client was promised a handshake, and could not make use of it before its time was over.
+fn is_taken_back_without_a_link(hosts: &Hosts) -> bool {
+    let [client, server] = hosts.addresses;
+    // First contact is being made with somebody who says nothing.
+    let (ours, _silent) = tcp(client, server);
+    let _first = hosts.give(0, ours, Role::Client, server);
+    let [Ok(client), Ok(server)] = hosts.ask(5000, [true; 2]) else { panic!("both have it") };
+    let is_over = |h: &Hosts| h.engines[0].stat().vectors[0].declined_total == 1;
+    hosts.wait("a promise", |h| {
+        let promised = within(&h.engines[0], |vector| {
+            let promised = vector.exchanges.iter().any(|(_, exchange)| exchange.answered);
+            if promised {
+                vector.meeting.put(Wish::Stop);
+            }
+            promised
+        });
+        promised || is_over(h)
+    });
+    server.send(b"220 ready");
+    client.wait("the first words", |g| g.unread() == 9 || server.closed().is_some());
+    client.send(b"hello");
+    server.wait("the answer", |g| g.unread() == 5 || g.closed().is_some());
+    assert_eq!((client.closed(), server.closed()), (None, None));
+    hosts.wait("the reason", is_over);
+    hosts.declined(0, "First contact with the peer was not made in time.") == 1
 }
