@@ -261,13 +261,13 @@ proptest! {
 #[test]
 fn a_variable_that_looks_like_a_setting_is_noticed() {
     let all =
-        ["SHUNT_SPINUS", "SHUNT_SPIN_US", "shunt_log", "SHUNT_CONFG", "SHUNTED", "SHUNT_BIN_DIR"];
+        ["SHUNT_SPINUS", "SHUNT_SPIN_US", "shunt_log", "SHUNTCONFIG", "SHUNTED", "SHUNT_BIN_DIR"];
     let found = mistyped(all.iter().map(ToString::to_string));
     let found: Vec<_> = found.iter().map(|(name, meant)| (name.as_str(), *meant)).collect();
     let meant = [
         ("SHUNT_SPINUS", "SHUNT_SPIN_US"),
         ("shunt_log", "SHUNT_LOG"),
-        ("SHUNT_CONFG", "SHUNT_CONFIG"),
+        ("SHUNTCONFIG", "SHUNT_CONFIG"),
     ];
     assert_eq!(found, meant);
 }
