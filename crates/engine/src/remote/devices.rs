@@ -48,11 +48,18 @@ impl Device {
     }
 
     /// Descriptors of the device wake the poller from now on.
-    pub(super) fn watch(&self, poller: &Poller, token: u64) -> Result<(), Failure> {
+    pub(super) fn watch(&mut self, poller: &Poller, token: u64) -> Result<(), Failure> {
         match self {
             // Its sockets come one by one.
             Self::Soft(_) => Ok(()),
             Self::Verbs(verbs) => verbs.watch(poller, token),
+        }
+    }
+
+    /// Descriptors of a device that has been taken away wake the poller no more.
+    pub(super) fn unwatch_gone(&mut self, poller: &Poller) {
+        if let Self::Verbs(verbs) = self {
+            verbs.unwatch_gone(poller);
         }
     }
 

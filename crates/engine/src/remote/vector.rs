@@ -269,7 +269,7 @@ impl Vector {
         poller.add(&*parts.inbox, Interest::READ, Watched::Inbox.token())?;
         let vector = u16::try_from(parts.number).unwrap_or(0);
         let segments = parts.config.segments;
-        let device = match &parts.card {
+        let mut device = match &parts.card {
             Some(card) => Device::verbs(card, parts.number)?,
             None => Device::soft(vector, parts.vector_bits, segments, parts.secret),
         };
@@ -551,9 +551,10 @@ impl Vector {
         busy
     }
 
-    /// Waits for room in the sockets in which there was none.
+    /// Waits for room in the sockets in which there was none, and for nothing of a device that is gone.
     fn watch_ports(&mut self) {
         let poller = &self.poller;
+        self.device.unwatch_gone(poller);
         self.device.rewatch(|socket, full| {
             let interest = Interest { write: full, ..Interest::READ };
             let _ = poller.change(socket, interest, Watched::Port.token());

@@ -55,9 +55,10 @@ const PORT: u8 = 1;
 /// Routers on the way, and one more; as Linux does it through gateways.
 const HOPS: u8 = 64;
 
-/// An open device of the host, shared by all vectors.
+/// An open device of the host.
 #[derive(Clone, Debug)]
 pub(super) struct Card {
+    device: verbs::Device,
     context: verbs::Context,
     mtu: Mtu,
 }
@@ -73,7 +74,14 @@ impl Card {
         let context = device.open()?;
         let port = context.port(PORT)?;
         let mtu = u8::try_from(port.mtu.number()).ok().and_then(Mtu::from_code);
-        Ok(Self { context, mtu: mtu.unwrap_or(Mtu::B256) })
+        Ok(Self { device: device.clone(), context, mtu: mtu.unwrap_or(Mtu::B256) })
+    }
+
+    /// The same for a vector. What happens to the device is told once for each time that it is open, so each vector has
+    /// opened it itself; the first one hears it for those, too, that only look for addresses.
+    fn of(&self, vector: u32) -> Result<Self, Failure> {
+        let context = if vector == 0 { self.context.clone() } else { self.device.open()? };
+        Ok(Self { context, ..self.clone() })
     }
 
     /// Whether it has this address, for RoCEv2.
@@ -181,10 +189,15 @@ pub(super) struct Device {
     message: Vec<u8>,
     /// Bytes on their way from one memory to another.
     scratch: Vec<u8>,
+    /// It has been taken away, and says nothing any more.
+    is_gone: bool,
+    /// Its descriptors are waited for.
+    is_watched: bool,
 }
 
 impl Device {
     pub(super) fn new(card: &Card, vector: u32) -> Result<Self, Failure> {
+        let card = card.of(vector)?;
         let context = &card.context;
         let channel = CompletionChannel::new(context)?;
         let room = COMPLETIONS.min(context.limits()?.completions);
@@ -192,7 +205,7 @@ impl Device {
         let queue = |token| CompletionQueue::new(context, room, interrupt, Some((&channel, token)));
         let queues = [queue(0)?, queue(1)?];
         Ok(Self {
-            card: card.clone(),
+            card,
             domains: HashMap::new(),
             domain: 0,
             channel,
@@ -205,6 +218,8 @@ impl Device {
             completions: VecDeque::new(),
             message: Vec::with_capacity((FIRST_BYTES + SPILL_BYTES) as usize),
             scratch: vec![0; PART_BYTES],
+            is_gone: false,
+            is_watched: false,
         })
     }
 
@@ -221,9 +236,18 @@ impl Device {
     }
 
     /// From now on the poller wakes when there is something, if [`Self::arm`] was called.
-    pub(super) fn watch(&self, poller: &Poller, token: u64) -> Result<(), Failure> {
+    pub(super) fn watch(&mut self, poller: &Poller, token: u64) -> Result<(), Failure> {
+        self.is_watched = true;
         poller.add(&self.channel, Interest::READ, token)?;
         poller.add(&self.card.context, Interest::READ, token)
+    }
+
+    /// Descriptors of a device that is gone would wake for ever.
+    pub(super) fn unwatch_gone(&mut self, poller: &Poller) {
+        if self.is_gone && std::mem::take(&mut self.is_watched) {
+            poller.remove(&self.channel);
+            poller.remove(&self.card.context);
+        }
     }
 
     /// The next completion wakes. Look for some after this, before sleeping.
@@ -270,6 +294,9 @@ impl Device {
     /// A queue pair that takes messages, but no packets before [`Self::connect`].
     /// `split`: what is sent and what comes complete in two queues.
     pub(super) fn open_link(&mut self, domain: Domain, split: bool) -> Result<Qpn, CreateError> {
+        if self.is_gone {
+            return Err(CreateError::Full);
+        }
         let each = u64::from(SENDS) + u64::from(RECEIVES);
         // Should all fail at once, all of their requests have completions.
         let [first, second] = &self.queues;
@@ -463,11 +490,22 @@ impl Device {
 
     /// Hears what has happened. Whether there was anything.
     pub(super) fn receive(&mut self) -> bool {
+        if self.is_gone {
+            return false;
+        }
+        self.hear().unwrap_or_else(|_| {
+            self.is_gone = true;
+            self.fail_all();
+            true
+        })
+    }
+
+    fn hear(&mut self) -> Result<bool, Failure> {
         let mut any = false;
-        while let Ok(Some(_)) = self.channel.next_event() {
+        while self.channel.next_event()?.is_some() {
             any = true;
         }
-        while let Ok(Some(event)) = self.card.context.next_event() {
+        while let Some(event) = self.card.context.next_event()? {
             any = true;
             // A queue pair that fails flushes its requests; addresses are looked up when they are needed;
             // a port that is down for a moment is what the card sends again for.
@@ -475,7 +513,7 @@ impl Device {
                 self.fail_all();
             }
         }
-        any
+        Ok(any)
     }
 
     /// The device is gone, and says nothing of what was under way.

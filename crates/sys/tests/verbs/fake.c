@@ -237,9 +237,19 @@ ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *
 }
 #endif
 
+/* A descriptor whose other end is gone stands for a device that is: the kernel says EIO. */
+static int take_event(int fd, void *to, size_t bytes)
+{
+	ssize_t taken = read(fd, to, bytes);
+
+	if (taken == 0)
+		errno = EIO;
+	return taken == (ssize_t)bytes ? 0 : -1;
+}
+
 int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *to)
 {
-	return read(context->async_fd, to, sizeof(*to)) == sizeof(*to) ? 0 : -1;
+	return take_event(context->async_fd, to, sizeof(*to));
 }
 
 void ibv_ack_async_event(struct ibv_async_event *event)
@@ -392,7 +402,7 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 
 int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **token)
 {
-	if (read(channel->fd, cq, sizeof(*cq)) != sizeof(*cq))
+	if (take_event(channel->fd, cq, sizeof(*cq)))
 		return -1;
 	*token = (*cq)->cq_context;
 	__atomic_add_fetch(&((struct queue *)*cq)->events, 1, __ATOMIC_SEQ_CST);

@@ -1,9 +1,13 @@
 //! Two engines whose vectors have queue pairs of a device: of the stand-in of `sys`, in one process.
 
+use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
+
+use sys::call;
 
 use super::super::config::Config;
 use super::super::fake::Guest;
@@ -408,6 +412,58 @@ fn a_write_that_the_peer_does_not_allow_fails_both_ends_once() {
     a.close_link(from);
     assert!(!a.has_room(from));
     assert!(a.open_link(HERE, false).is_ok());
+}
+
+const O_NONBLOCK: i32 = 0o4000;
+const O_CLOEXEC: i32 = 0o2000000;
+
+/// In place of a descriptor of a device, a pipe that the test writes to.
+fn instead_of(fd: i32) -> std::io::PipeWriter {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let flags = call::getfl(reader.as_raw_fd()).unwrap();
+    call::setfl(reader.as_raw_fd(), flags | O_NONBLOCK).unwrap();
+    call::dup_over(reader.as_raw_fd(), fd, O_CLOEXEC).unwrap();
+    writer
+}
+
+/// Its descriptors are readable from then on, and nothing can be read.
+#[test]
+fn a_device_that_is_taken_away_fails_its_links_and_wakes_nobody_any_more() {
+    let [(mut a, from), _] = two();
+    for fd in [a.channel.as_raw_fd(), a.card.context.as_raw_fd()] {
+        drop(instead_of(fd));
+    }
+    let (poller, mut told) = (Poller::new().unwrap(), sys::event::Events::new(4));
+    a.watch(&poller, 0).unwrap();
+    let mut failed = Vec::new();
+    let mut turn = || {
+        a.unwatch_gone(&poller);
+        poller.wait(&mut told, Some(0));
+        let any = a.receive();
+        failed.extend(events(&mut a));
+        any || !told.is_empty()
+    };
+    let turns = (0..50).take_while(|_| turn()).count();
+    assert!(turns < 5, "{turns} turns, and each was told of something");
+    assert_eq!(failed, [Event::Failed(from, Status::LocalProtection)]);
+    assert!(!a.has_room(from) && a.open_link(HERE, false).is_err());
+}
+
+/// The kernel says it once for each time that the device is open.
+#[test]
+fn all_vectors_hear_that_the_device_has_failed() {
+    const DEVICE_FATAL: u8 = 8;
+    let mut all = two();
+    let mut fds: Vec<i32> = all.iter().map(|(it, _)| it.card.context.as_raw_fd()).collect();
+    fds.dedup();
+    let mut event = [0; 16];
+    event[8] = DEVICE_FATAL;
+    let mut writers: Vec<_> = fds.into_iter().map(instead_of).collect();
+    writers.iter_mut().for_each(|writer| writer.write_all(&event).unwrap());
+    for (device, qpn) in &mut all {
+        device.receive();
+        assert_eq!(events(device), [Event::Failed(*qpn, Status::LocalProtection)]);
+    }
 }
 
 #[test]
