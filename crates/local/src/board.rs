@@ -735,12 +735,31 @@ impl Board {
                 continue;
             }
             // Another reclaimer may have been quicker, and a new owner be here already.
-            if call::byte_locked(fd, lock_of(index)) != Ok(false) {
+            if call::lock_byte(fd, lock_of(index)).is_err() {
                 slot.state.store(slot_state::LIVE, Ordering::Release);
                 continue;
             }
             self.bury(fd, index);
             slot.state.store(slot_state::FREE, Ordering::Release);
+            call::unlock_byte(fd, lock_of(index));
+        }
+        self.finish_burials(fd, used);
+    }
+
+    /// Does what somebody was at who was killed meanwhile: a slot that is taken or given back has its lock but for moments,
+    /// in which whoever finds that another has it lets it be.
+    fn finish_burials(&self, fd: i32, used: u32) {
+        for index in 0..used {
+            let slot = self.map.slot(index);
+            let is_busy = || slot.state.load(Ordering::Acquire) == slot_state::BUSY;
+            if !is_busy() || call::lock_byte(fd, lock_of(index)).is_err() {
+                continue;
+            }
+            if is_busy() {
+                self.bury(fd, index);
+                slot.state.store(slot_state::FREE, Ordering::Release);
+            }
+            call::unlock_byte(fd, lock_of(index));
         }
     }
 

@@ -612,6 +612,15 @@ mod calls {
         lock.l_len = 1;
         call!(SYS_fcntl, fd, libc::F_OFD_SETLK, &raw mut lock).map(drop)
     }
+    /// Gives it back.
+    pub fn unlock_byte(fd: i32, at: i64) {
+        // SAFETY: all zeros is a valid `flock`.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = libc::F_UNLCK as i16;
+        lock.l_start = at;
+        lock.l_len = 1;
+        let _ = call!(SYS_fcntl, fd, libc::F_OFD_SETLK, &raw mut lock);
+    }
     /// Whether another open file holds a lock on the byte.
     pub fn byte_locked(fd: i32, at: i64) -> Result<bool> {
         // SAFETY: all zeros is a valid `flock`.

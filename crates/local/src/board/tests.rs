@@ -107,3 +107,32 @@ fn a_board_that_is_not_trusted_may_be_taken_away_while_it_is_opened() {
     let _ = call::close(fd);
     std::fs::remove_file(at).unwrap();
 }
+
+/// What a process was at that was killed while it took a slot, or gave one back, the next one does: but nothing that
+/// somebody is at.
+#[test]
+fn a_slot_of_which_nobody_has_the_lock_is_given_back() {
+    let dir = std::env::temp_dir().join(format!("shunt-burial-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let [first, second] = [600, 610].map(|high| Board::join(dir.to_str(), high).unwrap());
+    let extent = DATA_AT / EXTENT_BYTES + 3;
+    let header = first.map.header();
+    header.extents_used.fetch_max(number(extent + 1).unwrap(), Ordering::Relaxed);
+    // One is dead, of the other somebody has the lock, who is no slower than that.
+    let (dead, alive) = (5, 6);
+    for slot in [dead, alive] {
+        first.map.commit(first.fd(), Map::slot_offset(slot), size_of::<Slot>()).unwrap();
+        first.map.slot(slot).state.store(slot_state::BUSY, Ordering::Release);
+        header.slots_used.fetch_max(slot + 1, Ordering::Relaxed);
+    }
+    first.map.owner(extent).store(dead + 1, Ordering::Release);
+    call::lock_byte(first.fd(), lock_of(alive)).unwrap();
+    second.ensure_slot().unwrap();
+    let states = [dead, alive].map(|slot| first.map.slot(slot).state.load(Ordering::Acquire));
+    assert_eq!(states, [slot_state::FREE, slot_state::BUSY]);
+    assert_eq!(first.map.owner(extent).load(Ordering::Acquire), 0);
+    // And whoever comes then may have it.
+    assert_eq!(call::byte_locked(first.fd(), lock_of(dead)), Ok(false));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
