@@ -204,8 +204,8 @@ enum Command {
             Whole datagrams go to --write, --to, both or neither; packets that were never fragmented do not \
             go there. The usual way (AF_PACKET, needs CAP_NET_RAW) looks on: the host sees what it saw \
             before. With --xdp (AF_XDP, needs CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON, Linux 5.9) a \
-            program in the kernel takes fragments out of the way, and only fragments; everything else goes on to \
-            the host. So --xdp --to hands the host whole datagrams in place of their fragments, while \
+            program in the kernel takes fragments out of the way that are addressed to NAME or to a group, and \
+            only those; everything else goes on to the host, and to what else is behind NAME, such as a bridge. So --xdp --to hands the host whole datagrams in place of their fragments, while \
             --xdp alone keeps them from it. The program goes when shunt does, however it ends. It looks behind \
             two tags of VLANs at most; what is further in goes on to the host. What VLAN a datagram came by is \
             not written. \

@@ -63,6 +63,7 @@ const MAP_CREATE: u32 = 0;
 const MAP_UPDATE_ELEM: u32 = 2;
 const PROG_LOAD: u32 = 5;
 const LINK_CREATE: u32 = 28;
+const LINK_UPDATE: u32 = 29;
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
 const PROG_TYPE_SOCK_OPS: u32 = 13;
@@ -274,7 +275,7 @@ pub enum Mode {
 /// A program at work on an interface. It goes when this does, also if the process is killed.
 #[derive(Debug)]
 pub struct Link {
-    _fd: OwnedFd,
+    fd: OwnedFd,
     /// Where it runs.
     pub mode: Mode,
 }
@@ -297,6 +298,15 @@ struct LinkCreate {
     rest: [u64; 6],
 }
 
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct LinkUpdate {
+    link: u32,
+    program: u32,
+    flags: u32,
+    old: u32,
+}
+
 impl Link {
     /// Puts the program to work on an interface: in the driver, else behind it.
     ///
@@ -306,11 +316,28 @@ impl Link {
     /// older than 5.9.
     pub fn attach(program: &Program, interface: u32) -> Result<Self, Failure> {
         if let Ok(fd) = link(program, interface, XDP_DRV_MODE) {
-            return Ok(Self { _fd: own(fd), mode: Mode::Native });
+            return Ok(Self { fd: own(fd), mode: Mode::Native });
         }
         let fd = link(program, interface, XDP_SKB_MODE)
             .map_err(Failure::at("attach the XDP program"))?;
-        Ok(Self { _fd: own(fd), mode: Mode::Generic })
+        Ok(Self { fd: own(fd), mode: Mode::Generic })
+    }
+
+    /// Has another program do the work from now on. No frame passes between them.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `ENOLINK` if the interface has gone.
+    pub fn replace(&self, program: &Program) -> Result<(), Failure> {
+        let mut attributes = LinkUpdate {
+            link: self.fd.as_raw_fd().cast_unsigned(),
+            program: program.fd.as_raw_fd().cast_unsigned(),
+            flags: 0,
+            old: 0,
+        };
+        call::bpf(LINK_UPDATE, &mut attributes)
+            .map(drop)
+            .map_err(Failure::at("replace the XDP program"))
     }
 }
 
@@ -353,6 +380,7 @@ mod tests {
         assert_eq!(size_of::<MapUpdate>(), 32);
         assert_eq!((size_of::<MapCreate>(), std::mem::offset_of!(MapCreate, types)), (72, 48));
         assert_eq!(std::mem::offset_of!(ProgramLoad, attach), 68);
+        assert_eq!((size_of::<LinkCreate>(), size_of::<LinkUpdate>()), (64, 16));
     }
 
     #[test]

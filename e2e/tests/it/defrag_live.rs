@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
 
+mod addressed;
 mod device;
 mod options;
 mod stage;

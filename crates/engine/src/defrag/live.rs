@@ -336,8 +336,41 @@ struct Team {
     how: String,
     /// The longest packet that there is room for.
     fits: u32,
-    /// Keeps the program in the kernel.
-    _link: Option<bpf::Link>,
+    gate: Option<Gate>,
+}
+
+/// The program in the kernel that takes fragments out of its way. It goes when this does.
+struct Gate {
+    link: bpf::Link,
+    map: SocketMap,
+    /// To whom fragments are that it takes.
+    address: [u8; 6],
+}
+
+impl Gate {
+    /// At an interface, in front of the sockets of a map.
+    fn before(map: SocketMap, interface: &Interface) -> Result<Self, Failure> {
+        let address = interface.address;
+        let link = bpf::Link::attach(&program(&map, address)?, interface.index)?;
+        Ok(Self { link, map, address })
+    }
+
+    /// The interface has this address now. If that cannot be told the kernel, fragments to the new one are its own as
+    /// they were, and it is asked again.
+    fn follow(&mut self, address: [u8; 6]) {
+        if address == self.address {
+            return;
+        }
+        let replaced = program(&self.map, address).and_then(|new| self.link.replace(&new));
+        if replaced.is_ok() {
+            self.address = address;
+        }
+    }
+}
+
+fn program(map: &SocketMap, address: [u8; 6]) -> Result<bpf::Program, Failure> {
+    let code = redirect::fragments(map.number(), address);
+    bpf::Program::load(bpf::Hook::Xdp, &code).map_err(|refused| refused.failure)
 }
 
 impl Crew<'_> {
@@ -440,8 +473,6 @@ impl Crew<'_> {
         let chunks = narrow(memory).saturating_add(2 * ring).saturating_add(room);
         let shape = xdp::Shape { chunks, chunk_bytes, ring };
         let map = SocketMap::new(queues).map_err(|failure| self.xdp_failed(failure))?;
-        let program = bpf::Program::load(bpf::Hook::Xdp, &redirect::fragments(map.number()));
-        let program = program.map_err(|refused| self.xdp_failed(refused.failure))?;
         let open = |queue| {
             let socket = Socket::open(self.interface.index, queue, shape);
             let socket = socket.map_err(|failure| self.xdp_failed(failure))?;
@@ -452,9 +483,8 @@ impl Crew<'_> {
         Socket::family(&mut sockets);
         let secret = HashKey::new(secret().map_err(Error::Random)?);
         let exchanges = Exchange::among(&sockets, room, secret).map_err(Error::System)?;
-        let link = bpf::Link::attach(&program, self.interface.index)
-            .map_err(|failure| self.xdp_failed(failure))?;
-        let how = match link.mode {
+        let gate = Gate::before(map, self.interface).map_err(|failure| self.xdp_failed(failure))?;
+        let how = match gate.link.mode {
             bpf::Mode::Native => "AF_XDP in the driver",
             bpf::Mode::Generic => "AF_XDP behind the driver",
         };
@@ -468,7 +498,7 @@ impl Crew<'_> {
                 worker::chunks(worker, socket, exchange, chunk_bytes)
             })?;
         }
-        team._link = Some(link);
+        team.gate = Some(gate);
         Ok(team)
     }
 
@@ -534,7 +564,7 @@ impl Drop for Alarm {
 
 impl Team {
     fn new(how: &str, fits: u32) -> Self {
-        Self { threads: Vec::new(), told: Vec::new(), how: how.to_owned(), fits, _link: None }
+        Self { threads: Vec::new(), told: Vec::new(), how: how.to_owned(), fits, gate: None }
     }
 
     fn start(
@@ -556,7 +586,7 @@ impl Team {
 
     /// Tells what happens until the end, and what there was.
     fn watch(
-        self,
+        mut self,
         options: &Options,
         stop: &AtomicBool,
         crew: &Crew<'_>,
@@ -590,6 +620,7 @@ impl Team {
                 let interface = &options.interface;
                 match Interface::find(interface) {
                     Ok(Some(found)) if found.index == crew.interface.index => {
+                        self.gate.iter_mut().for_each(|gate| gate.follow(found.address));
                         if found.mtu > mtu {
                             mtu = found.mtu;
                             news(News::Outgrown { interface, mtu, fits: self.fits });

@@ -20,6 +20,7 @@ use std::time::Duration;
 use e2e::run::{Guest, outcome, skipped};
 use e2e::{built, installed};
 use serde_json::Value;
+use sys::interface::Interface;
 
 use super::SIGINT;
 
@@ -124,7 +125,17 @@ impl Stage {
         ip(&format!("-n {} link set vb down", self.b())).unwrap();
     }
 
+    /// Host B's end of the cable.
+    pub(super) fn end(&self) -> Interface {
+        self.inside(|| Interface::find("vb").unwrap().unwrap())
+    }
+
     /// Of host B's end.
+    pub(super) fn set_address(&self, address: &str) {
+        ip(&format!("-n {} link set vb address {address}", self.b())).unwrap();
+    }
+
+    /// The same.
     pub(super) fn set_mtu(&self, mtu: u32) {
         ip(&format!("-n {} link set vb mtu {mtu}", self.b())).unwrap();
     }
@@ -215,11 +226,17 @@ impl Stage {
 
     /// The same from this CPU, which chooses the queue.
     pub(super) fn send_frames_on(&self, cpu: Option<u32>, frames: &[Vec<u8>]) {
-        let address = ip(&format!("-n {} -br link show vb", self.b())).unwrap();
-        let address = address.split_whitespace().nth(2).unwrap().split(':');
-        let to: Vec<u8> = address.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+        self.put_on_cable(cpu, self.end().address, frames);
+    }
+
+    /// The same, addressed to this one.
+    pub(super) fn send_frames_to(&self, to: [u8; 6], frames: &[Vec<u8>]) {
+        self.put_on_cable(None, to, frames);
+    }
+
+    fn put_on_cable(&self, cpu: Option<u32>, to: [u8; 6], frames: &[Vec<u8>]) {
         within(&self.a(), || {
-            let index = sys::interface::Interface::find("va").unwrap().unwrap().index;
+            let index = Interface::find("va").unwrap().unwrap().index;
             let fd = owned(sys::call::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).unwrap());
             if let Some(cpu) = cpu {
                 sys::call::pin(cpu).unwrap();

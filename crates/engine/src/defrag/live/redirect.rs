@@ -5,12 +5,15 @@
 //! and three extension headers before a fragment header are passed over; what is further in goes on to
 //! the kernel, too, as does a fragment of a queue that has no socket. To pass over headers of any length the
 //! program adds to a pointer what it has read, which the verifier allows to whoever has `CAP_PERFMON`.
+//!
+//! Frames come that are addressed to others: an interface in a bridge, below a macvlan, or that somebody looks at is
+//! promiscuous, and a switch floods what it does not know. They go on to the kernel, which knows whose they are.
 
 use sys::bpf::Instruction;
 
 use crate::ebpf::{
-    ADD, ADD_K, AND_K, CALL, EXIT, GO, IF_EQUAL_K, IF_GREATER, LOAD_BYTE, LOAD_HALF, LOAD_WORD,
-    Label, MOVE, MOVE_K, Program, R0, SHIFT_LEFT_K,
+    ADD, ADD_K, AND_K, CALL, EXIT, GO, IF_ANY_K, IF_EQUAL_K, IF_GREATER, IF_NOT_EQUAL_K, LOAD_BYTE,
+    LOAD_HALF, LOAD_WORD, Label, MOVE, MOVE_K, Program, R0, SHIFT_LEFT_K,
 };
 
 const V4: u16 = 0x0800;
@@ -19,6 +22,8 @@ const TAGS: [u16; 2] = [0x8100, 0x88a8];
 const FRAGMENT_HEADER: i32 = 44;
 const EXTENSIONS: [i32; 3] = [0, 43, 60];
 const EXTENSIONS_MAX: usize = 3;
+/// In the first byte of an address: it is a group's, or everybody's.
+const GROUP: i32 = 1;
 const XDP_PASS: i32 = 2;
 const REDIRECT_MAP: i32 = 51;
 
@@ -52,8 +57,8 @@ fn wire(n: u16) -> i32 {
     i32::from(n.to_be())
 }
 
-/// The program, for the map of that number.
-pub(super) fn fragments(map: i32) -> Vec<Instruction> {
+/// The program, for the map of that number, on an interface with this address.
+pub(super) fn fragments(map: i32, address: [u8; 6]) -> Vec<Instruction> {
     let mut p = Program::new();
     let ends = Ends { pass: p.label(), redirect: p.label() };
     let (on_v4, on_v6) = (p.label(), p.label());
@@ -69,6 +74,7 @@ pub(super) fn fragments(map: i32) -> Vec<Instruction> {
     p.here(on_v6);
     v6(&mut p, ends);
     p.here(ends.redirect);
+    addressee(&mut p, ends, address);
     p.load_map(MAP, map);
     p.put(LOAD_WORD, QUEUE, CONTEXT, 16, 0);
     p.put(MOVE_K, FALLBACK, 0, 0, XDP_PASS);
@@ -96,6 +102,20 @@ fn link(p: &mut Program, ends: Ends) {
     }
     need(p, ends, 14);
     p.put(LOAD_HALF, VALUE, AT, 12, 0);
+}
+
+/// Goes on to the kernel unless the frame is to this address or to a group. Asked of fragments alone, which are few.
+fn addressee(p: &mut Program, ends: Ends, address: [u8; 6]) {
+    let ours = p.label();
+    p.put(LOAD_WORD, AT, CONTEXT, 0, 0);
+    need(p, ends, 14);
+    p.put(LOAD_BYTE, VALUE, AT, 0, 0);
+    p.jump(IF_ANY_K, VALUE, 0, GROUP, ours);
+    for (at, half) in (0..).step_by(2).zip(address.as_chunks::<2>().0) {
+        p.put(LOAD_HALF, VALUE, AT, at, 0);
+        p.jump(IF_NOT_EQUAL_K, VALUE, 0, u16::from_ne_bytes(*half).into(), ends.pass);
+    }
+    p.here(ours);
 }
 
 fn v4(p: &mut Program, ends: Ends) {
@@ -135,22 +155,25 @@ mod tests {
 
     use super::*;
 
+    const ADDRESS: [u8; 6] = [0xfe, 0xff, 0x80, 0x81, 0xfc, 0xfd];
+
     #[test]
     fn the_kernel_takes_it() {
         let map = match sys::bpf::SocketMap::new(1) {
             Ok(map) => map,
             Err(e) => return println!("skipped: {e}"),
         };
-        let loaded = sys::bpf::Program::load(Hook::Xdp, &fragments(map.number()));
+        let loaded = sys::bpf::Program::load(Hook::Xdp, &fragments(map.number(), ADDRESS));
         assert!(loaded.is_ok(), "{}", loaded.err().map_or_else(String::new, |refused| refused.log));
     }
 
     #[test]
     fn jumps_lead_into_the_program() {
-        let program = fragments(3);
+        let program = fragments(3, ADDRESS);
         for (at, instruction) in program.iter().enumerate() {
             let to = at + 1 + usize::try_from(instruction.offset).unwrap();
-            let is_jump = matches!(instruction.code, GO | IF_EQUAL_K | IF_GREATER);
+            let conditions = [IF_ANY_K, IF_EQUAL_K, IF_GREATER, IF_NOT_EQUAL_K];
+            let is_jump = instruction.code == GO || conditions.contains(&instruction.code);
             assert!(!is_jump || to < program.len(), "{at}");
         }
     }
