@@ -237,6 +237,15 @@ impl Ring {
             .map_err(Failure::at("set the filter"))
     }
 
+    /// Lets nothing in any more. What has come is handed over as before.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `ENOMEM` if there is no memory for it.
+    pub fn refuse(&self) -> Result<(), Failure> {
+        self.admit(NOTHING)
+    }
+
     /// The next block that the kernel has handed over, if there is one and we do not have it already.
     #[must_use]
     pub fn next_block(&mut self) -> Option<Block> {

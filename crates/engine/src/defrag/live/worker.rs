@@ -26,6 +26,9 @@ const SHORT_NAP: Duration = Duration::from_millis(1);
 const SHORT_NAPS: u32 = 6;
 /// How long frames may gather when a burst was not full. Waking up for each costs more than the rest.
 const GATHER: Duration = Duration::from_micros(200);
+/// How long what has come before the end may take to be handed over. The kernel's timer for that may be late by a few
+/// ticks of 10 ms.
+const LAST_MS: i32 = 50;
 /// How often others are told what was counted.
 const TELL_NS: u64 = 50_000_000;
 /// Datagrams whose time is up that are given up at once.
@@ -196,7 +199,30 @@ pub(super) fn packets(mut worker: Worker<Slot>, mut ring: Ring, mut pool: Pool<B
         }
         worker.tell(began, |tally| ring_dropped(&ring, tally));
     }
+    finish(&mut worker, &mut ring, &mut pool);
     worker.end(|tally| ring_dropped(&ring, tally))
+}
+
+/// Works on what has come until now, also in the block that was not handed over yet, unless there was enough.
+fn finish(worker: &mut Worker<Slot>, ring: &mut Ring, pool: &mut Pool<Block>) {
+    // Or there might always be more.
+    if worker.target.is_done() || ring.refuse().is_err() {
+        return;
+    }
+    let refused = call::now_ns();
+    while !worker.target.is_done() {
+        let now = call::now_ns();
+        if drain(worker, ring, pool) {
+            worker.tally.work_ns += call::now_ns() - now;
+            continue;
+        }
+        worker.tally.settled += pool.settle();
+        let passed = i32::try_from((now - refused) / 1_000_000).unwrap_or(i32::MAX);
+        if passed >= LAST_MS {
+            return;
+        }
+        ring.wait(LAST_MS - passed);
+    }
 }
 
 /// Works on the next block, if there is one.
@@ -385,7 +411,11 @@ fn take_over(
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+
     use frag::{Config, HashKey, Ledger};
+    use sys::bpf::Classic;
+    use sys::interface::Interface;
 
     use super::*;
 
@@ -395,13 +425,51 @@ mod tests {
         packet::Frame { bytes, at: 0, length, time_ns: 0, tag: None }
     }
 
-    #[test]
-    fn a_fragment_that_no_frame_of_the_pool_can_take_is_counted_as_that() {
+    /// That is to bring out so many datagrams.
+    fn worker(left: u64, is_to_stop: bool) -> Worker<Slot> {
         let limits = Config::default().limits().unwrap();
         let shard = Shard::new(&limits, &Ledger::of(&limits), HashKey::new([1, 2]));
-        let target = Target::new(None, u64::MAX);
+        let target = Target::new(None, left);
         let output = Output::new(&target, None);
-        let mut worker = Worker::new(shard, output, &Arc::default(), &target);
+        Worker::new(shard, output, &Arc::new(is_to_stop.into()), &target)
+    }
+
+    /// Lets in what is sent to this port, by UDP behind a plain IPv4 header.
+    fn to_port(port: u16) -> [Classic; 4] {
+        let line = |code, no, k| Classic { code, yes: 0, no, k };
+        [
+            line(0x28, 0, 0xfff0_0016),
+            line(0x15, 1, port.into()),
+            line(6, 0, u32::MAX),
+            line(6, 0, 0),
+        ]
+    }
+
+    #[test]
+    fn what_came_before_the_end_is_worked_on_unless_there_was_enough() {
+        let lo = Interface::find("lo").unwrap().unwrap();
+        if !lo.up {
+            return println!("skipped: the loopback interface is down");
+        }
+        for (left, least) in [(u64::MAX, 10), (0, 0)] {
+            let shape = packet::Shape { blocks: 4, block_bytes: 1 << 16, patience_ms: 4 };
+            let ring = match Ring::open(lo.index, shape) {
+                Ok(ring) => ring,
+                Err(e) => return println!("skipped: {e}"),
+            };
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let to = socket.local_addr().unwrap();
+            ring.admit(&to_port(to.port())).unwrap();
+            // The kernel shows us what goes out while it is sent; what comes in, a moment later.
+            (0..10).for_each(|_| assert_eq!(socket.send_to(b"before the end", to).unwrap(), 14));
+            let tally = packets(worker(left, true), ring, Pool::new(2048, 64, 0, 2).unwrap());
+            assert!(tally.frames >= least && (least > 0 || tally.frames == 0), "{}", tally.frames);
+        }
+    }
+
+    #[test]
+    fn a_fragment_that_no_frame_of_the_pool_can_take_is_counted_as_that() {
+        let mut worker = worker(u64::MAX, false);
         let mut pool: Pool<Block> = Pool::new(64, 1, 0, 0).unwrap();
         let mut bytes = [0; 14 + 65];
         (bytes[12], bytes[14]) = (8, 0x45);
