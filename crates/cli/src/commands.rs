@@ -66,7 +66,7 @@ Examples:
   shunt defrag --tunnels in.pcapng out.pcapng          fragments inside of VXLAN, GTP-U, GRE too
   tcpdump -U -w - | shunt defrag - - | tshark -r -      as they come
   shunt defrag --policy linux in.pcap seen-by-linux.pcap
-  shunt defrag --json in.pcap out.pcap | jq .dropped
+  shunt defrag --json in.pcap out.pcap | jq '.dropped, .datagrams_incomplete'
 
   sudo shunt defrag --interface eth0                       look on: rates, and why fragments are dropped
   sudo shunt defrag --interface eth0 --write whole.pcapng --seconds 60

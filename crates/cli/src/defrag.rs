@@ -207,6 +207,7 @@ fn to_json(report: &Report) -> Value {
         "fragments": report.frag.fragments,
         "datagrams": report.frag.datagrams,
         "datagrams_incomplete": report.incomplete,
+        "fragments_lost": report.frag.fragments_lost,
         "fragments_kept": report.kept,
         "fragments_too_long": report.too_long,
         "packets_cut": report.cut,

@@ -166,6 +166,10 @@ const DEFRAG_FIELDS: &[(&str, &str)] = &[
     ("packets_written", "written to the output"),
     ("fragments, datagrams", "fragments that came, and datagrams that they made"),
     ("datagrams_incomplete", "not complete when the input ended"),
+    (
+        "fragments_lost",
+        "that went with datagrams which were dropped, or not complete; with --keep-incomplete written all the same",
+    ),
     ("fragments_kept", "written as they came because of --keep-incomplete or of their tunnel"),
     ("fragments_too_long", "of datagrams that would not fit into their tunnel; left as they came"),
     ("packets_cut", "recorded without their end (snap length); passed through"),

@@ -594,7 +594,7 @@ fn what_was_done_is_told_to_people_and_programs() {
     let told: Value = serde_json::from_slice(&got.stderr).unwrap();
     let expected = json!({
         "version": 1, "bytes": bytes.len(), "packets": 5, "packets_written": 3, "fragments": 5, "datagrams": 1,
-        "datagrams_incomplete": 1, "fragments_kept": 2, "fragments_too_long": 0, "packets_cut": 0,
+        "datagrams_incomplete": 1, "fragments_lost": 2, "fragments_kept": 2, "fragments_too_long": 0, "packets_cut": 0,
         "packets_malformed": 0, "packets_unknown_link": 0, "dropped": [], "damage": null,
     });
     assert_eq!(told, expected);

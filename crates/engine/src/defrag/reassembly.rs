@@ -329,6 +329,9 @@ impl Defragmenter {
         self.flush(out)?;
         let mut report = std::mem::take(&mut self.report);
         report.frag.add(self.shard.counters());
+        // The shard takes them for whole.
+        report.frag.datagrams -= self.collected.spilled;
+        report.frag.bytes -= self.collected.spilled_bytes;
         report.too_long = self.collected.too_long;
         Ok(report)
     }
@@ -350,6 +353,9 @@ struct Collected {
     frames: Vec<Frame>,
     /// The datagram whose frames come back now did not fit.
     spill: bool,
+    /// Datagrams that did not, and their payload and fragments.
+    spilled: u64,
+    spilled_bytes: u64,
     too_long: u64,
 }
 
@@ -360,7 +366,11 @@ impl Sink<Frame> for Collected {
     fn datagram(&mut self, datagram: &Datagram<'_, Frame>) {
         let whole = assemble(datagram);
         self.spill = whole.is_err();
-        self.too_long += if self.spill { u64::from(datagram.fragments()) } else { 0 };
+        if self.spill {
+            self.spilled += 1;
+            self.spilled_bytes += datagram.payload_len() as u64;
+            self.too_long += u64::from(datagram.fragments());
+        }
         self.whole = whole.ok();
     }
 

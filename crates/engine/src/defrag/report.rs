@@ -16,7 +16,7 @@ pub struct Report {
     pub bytes: u64,
     /// Packets that were written.
     pub written: u64,
-    /// Fragments, reassembly and its losses.
+    /// Fragments, reassembly and its losses; without datagrams that did not fit into their tunnel.
     pub frag: Counters,
     /// Datagrams that were not complete at the end.
     pub incomplete: u64,

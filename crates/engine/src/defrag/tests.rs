@@ -483,6 +483,7 @@ fn a_datagram_too_long_for_its_tunnel_stays_in_fragments() {
     let (out, report) = defragment(&frames, &tunnelling());
     assert_eq!(out, frames);
     assert_eq!((report.too_long, report.kept), (9, 9));
+    assert_eq!((report.frag.datagrams, report.frag.bytes), (0, 0), "none was put together");
 }
 
 // ----- whatever a file says -----------------------------------------------------------------------
