@@ -206,7 +206,7 @@ struct shunt_frag_shard *shunt_frag_new(const struct shunt_frag_ledger *ledger,
 //
 // # Safety
 //
-// `shard` came from `shunt_frag_new` and is not used again.
+// `shard` came from `shunt_frag_new`, none of its calls of a `Sink` is under way, and it is not used again.
 void shunt_frag_free(struct shunt_frag_shard *shard);
 
 // For programs of several cores to which the fragments of a datagram may come, as where a card hashes ports:

@@ -313,7 +313,7 @@ unsafe fn hash_key(secret: *const u8) -> HashKey {
 ///
 /// # Safety
 ///
-/// `shard` came from `shunt_frag_new` and is not used again.
+/// `shard` came from `shunt_frag_new`, none of its calls of a `Sink` is under way, and it is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shunt_frag_free(shard: *mut Shard) {
     if !shard.is_null() {

@@ -25,6 +25,25 @@ fn the_header_is_current() {
     );
 }
 
+/// A call of a sink comes from within a shard: whatever takes a shard says that it must not be one that calls.
+#[test]
+fn what_takes_a_shard_alone_is_not_for_calls_of_a_sink() {
+    let text = std::fs::read_to_string(here().join("include/shunt_frag.h")).expect("the header");
+    let mut seen = 0;
+    // A function, behind a line without anything and its comment.
+    for item in text.split("\n\n") {
+        let code: String = item.lines().filter(|line| !line.starts_with("//")).collect();
+        let takes = code.contains("(struct shunt_frag_shard *")
+            || code.contains("(const struct shunt_frag_shard *");
+        // Who has a sink, too, is one of those that call.
+        if takes && !code.contains("struct shunt_frag_sink *") {
+            seen += 1;
+            assert!(item.contains("calls of a `Sink` is under way"), "{item}");
+        }
+    }
+    assert!(seen >= 2, "free and count");
+}
+
 /// Where cargo has put the static library: beside this test.
 fn library() -> Option<PathBuf> {
     let test = std::env::current_exe().ok()?;
