@@ -75,7 +75,8 @@ pub struct Limits {
     pub backlog: usize,
     /// Bytes of answers that may wait in memory for all connections together. A connection is not read from while more
     /// of them wait for it than half of what is left of this, or for all connections of its address than four times
-    /// that which is left.
+    /// that which is left. Beside that a sixteenth of it is for what happens in watched folders until clients ask for it;
+    /// what would be beyond they are told to look for (STATUS_NOTIFY_ENUM_DIR).
     pub memory: usize,
     /// Time from the first byte to a session; connections that take longer are closed.
     pub set_up: Duration,

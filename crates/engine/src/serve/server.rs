@@ -130,6 +130,8 @@ pub struct Server {
     lanes: Arc<AtomicUsize>,
     /// Answers that wait in memory.
     backlog: Backlog,
+    /// What is kept of changes until those who watch folders ask for it.
+    kept: Backlog,
     /// Descriptors of what is open, by the addresses of clients, and how many may be.
     opened: Backlog,
     opened_most: usize,
@@ -273,6 +275,7 @@ impl Server {
             seats: (0..config.vectors.max(1)).map(|_| AtomicUsize::new(0)).collect(),
             lanes: Arc::default(),
             backlog: Backlog::default(),
+            kept: Backlog::default(),
             opened: Backlog::default(),
             opened_most: config.limits.files.unwrap_or_else(half_of_descriptors),
             config,
@@ -358,6 +361,11 @@ impl Server {
 
     pub(super) fn opened_most(&self) -> usize {
         self.opened_most
+    }
+
+    /// Where watches count what is kept for them, which is a part of `memory_max` at most.
+    pub(super) fn kept(&self) -> &Backlog {
+        &self.kept
     }
 
     /// Opens, at most `limit` of them.

@@ -187,6 +187,8 @@ pub struct Stat {
     pub connections_limited: u64,
     /// Bytes of answers that wait in memory until clients take them.
     pub backlog_bytes: usize,
+    /// Bytes of changes in watched folders that are kept until clients ask for them.
+    pub changes_bytes: usize,
     /// Bytes of files that were read.
     pub bytes_read: u64,
     /// Bytes of files that were written.
@@ -354,6 +356,7 @@ impl Server {
             connections,
             connections_limited,
             backlog_bytes: self.backlog().bytes(),
+            changes_bytes: self.kept().bytes(),
             bytes_read: sums.read,
             bytes_written: sums.written,
             sessions_count: sessions.len(),
@@ -433,6 +436,7 @@ impl Stat {
         for (name, help, value) in [
             ("connections", "TCP connections.", self.connections),
             ("backlog_bytes", "Bytes of answers that wait for clients.", self.backlog_bytes),
+            ("changes_bytes", "Bytes of changes that are kept for clients.", self.changes_bytes),
             ("sessions", "Sessions.", self.sessions_count),
             ("files_open", "Files that are open.", files.files),
             ("opens", "Opens of files, with those whose client is away.", files.opens),

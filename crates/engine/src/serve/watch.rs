@@ -6,11 +6,12 @@
 mod external;
 
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smb::files::OpenId;
-use smb::files::notify::{Changes, Event as Happening, NotifyFilter, NotifyLimits, Watchers};
+use smb::files::notify::{Changes, Event as Happening, NotifyFilter, NotifyLimits, Room, Watchers};
 use smb::name::{Path, Stream};
 use smb::{CreateOptions, NtStatus};
 
@@ -19,6 +20,9 @@ use super::open::Open;
 use super::runtime::Event;
 use super::server::{Server, SharePoint};
 use external::{Did, External};
+
+/// What may be kept of changes for all watches together, beside `memory_max`: that, divided by this.
+const OF_MEMORY: usize = 16;
 
 /// Those who watch a share.
 pub(super) struct Watches {
@@ -29,8 +33,24 @@ pub(super) struct Watches {
 }
 
 struct Inner {
-    watchers: Watchers,
+    watchers: Watchers<Kept>,
     ears: HashMap<OpenId, Ear>,
+}
+
+/// What is kept for a watch until its client asks for it: a part of what there is for clients of its address.
+struct Kept {
+    taken: Taken,
+    most: usize,
+}
+
+impl Room for Kept {
+    fn take(&mut self, bytes: usize) -> bool {
+        self.taken.more(bytes, self.most)
+    }
+
+    fn give_back(&mut self) {
+        self.taken.keep(0);
+    }
 }
 
 /// One watch, for those who wait for it.
@@ -294,7 +314,8 @@ fn unwatch(open: &Arc<Open>) {
     }
 }
 
-/// Begins the watch of an open, if it has none. `beside`: room for what it has open.
+/// Begins the watch of an open, if it has none. `asked`: from which address, and for how large an answer. `beside`: room for
+/// what it has open.
 ///
 /// # Errors
 ///
@@ -304,7 +325,7 @@ pub(super) fn watch(
     open: &Arc<Open>,
     filter: NotifyFilter,
     recursive: bool,
-    room: usize,
+    asked: (IpAddr, usize),
     beside: impl FnOnce() -> Result<Option<Taken>, NtStatus>,
 ) -> Result<Watching, NtStatus> {
     if let Some(watching) = &open.state().watch {
@@ -319,7 +340,10 @@ pub(super) fn watch(
             return Ok(Watching { ended: ear.ended.clone() });
         }
         let beside = beside()?;
-        inner.watchers.watch(open.id, &directory, filter, recursive, room)?;
+        let (peer, room) = asked;
+        let most = server.config.limits.memory / OF_MEMORY;
+        let kept = Kept { taken: server.kept().nothing(peer), most };
+        inner.watchers.watch(open.id, &directory, filter, recursive, room, kept)?;
         let ear = Ear { ended: ended.clone(), waiting: VecDeque::new(), _beside: beside };
         inner.ears.insert(open.id, ear);
     }

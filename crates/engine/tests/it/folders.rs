@@ -1,5 +1,6 @@
 //! Folders by way of the wire: what is in them, and what happens in them.
 
+use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
@@ -445,6 +446,61 @@ fn more_than_there_is_room_for_is_to_be_looked_for() {
     assert_eq!(alice.receive().status(), NtStatus::PENDING);
     bob.open("a name that is too long for twenty bytes");
     assert_eq!(alice.receive().status(), NtStatus::NOTIFY_ENUM_DIR);
+}
+
+/// What is kept for those who watch and do not ask has an end, for all that they have open.
+#[test]
+fn who_watches_and_never_asks_is_to_look_for_itself() {
+    const MEMORY: usize = 1 << 20;
+    const WATCHES: usize = 40;
+    const FILES: usize = 40;
+    let place = Place::with(|config| config.limits.memory = MEMORY);
+    let mut greedy = enter(&place);
+    let begin = |greedy: &mut Client| {
+        let folder = open_folder(greedy, "");
+        let pending = watch(greedy, folder, ANY_NAME, false);
+        greedy.cancel(&pending);
+        assert_eq!(greedy.receive().status(), NtStatus::CANCELLED);
+        folder
+    };
+    let folders: Vec<_> = (0..WATCHES).map(|_| begin(&mut greedy)).collect();
+    // Somebody at another address, who asks each time.
+    let mut other =
+        Client::enter_from(Ipv4Addr::new(127, 0, 0, 2), place.address(), "bob", "files");
+    let root = open_folder(&mut other, "");
+    for number in 0..FILES {
+        watch(&mut other, root, ANY_NAME, false);
+        let name = format!("a file with a name that is long {number}");
+        greedy.open(&name);
+        assert_eq!(changes(&other.receive().good()), [told(Action::Added, &name)]);
+    }
+    let kept = place.stat().changes_bytes;
+    assert!(kept > MEMORY / 16 / 2 && kept <= MEMORY / 16, "{kept} bytes are kept");
+    let mut lost = 0;
+    for folder in &folders {
+        greedy.send_one(watching(*folder, ANY_NAME, false));
+        let answer = greedy.receive_last();
+        if answer.status() == NtStatus::NOTIFY_ENUM_DIR {
+            lost += 1;
+        } else {
+            assert_eq!(changes(&answer.good()).len(), FILES, "none is missing");
+        }
+    }
+    assert!(lost > 0 && lost < WATCHES, "{lost} have lost something");
+    assert_eq!(place.stat().changes_bytes, 0, "all is given back");
+    // Whoever has looked hears of what comes, and what nobody asks for any more is given back as well.
+    greedy.open("one more");
+    assert!(place.stat().changes_bytes > 0);
+    for folder in &folders[1..] {
+        greedy.send_one(watching(*folder, ANY_NAME, false));
+        assert_eq!(changes(&greedy.receive_last().good()), [told(Action::Added, "one more")]);
+    }
+    assert!(place.stat().changes_bytes > 0);
+    shut(&mut greedy, folders[0]);
+    // The watch of the other one has no request.
+    other.send_one(watching(root, ANY_NAME, false));
+    assert_eq!(changes(&other.receive_last().good()), [told(Action::Added, "one more")]);
+    assert_eq!(place.stat().changes_bytes, 0);
 }
 
 /// The lease of a folder.

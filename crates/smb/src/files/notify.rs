@@ -17,7 +17,7 @@ pub use crate::fscc::Action;
 use crate::name::fold;
 pub use event::{Event, NotifyFilter};
 use pending::Pending;
-pub use pending::{Changes, Entry};
+pub use pending::{Changes, Entry, Room};
 
 /// How many watches a share has at most, and what they keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,20 +35,20 @@ impl Default for NotifyLimits {
 }
 
 #[derive(Debug)]
-struct Watch {
+struct Watch<R> {
     open: OpenId,
     /// As it was said.
     directory: Box<str>,
     filter: NotifyFilter,
     recursive: bool,
-    pending: Pending,
+    pending: Pending<R>,
 }
 
-/// The watches of a share.
+/// The watches of a share, each with [`Room`] of its own.
 #[derive(Debug)]
-pub struct Watchers {
+pub struct Watchers<R> {
     /// By folded path.
-    directories: HashMap<Box<str>, Vec<Watch>>,
+    directories: HashMap<Box<str>, Vec<Watch<R>>>,
     /// Under which of these paths an open is.
     paths: HashMap<OpenId, Box<str>>,
     /// How many of them look below their directory.
@@ -56,7 +56,7 @@ pub struct Watchers {
     limits: NotifyLimits,
 }
 
-impl Watchers {
+impl<R: Room> Watchers<R> {
     /// Nobody watches.
     #[must_use]
     pub fn new(limits: NotifyLimits) -> Self {
@@ -77,7 +77,7 @@ impl Watchers {
 
     /// The first CHANGE_NOTIFY of an open says what it watches, for as long as it is open; what later ones say
     /// about it is ignored. `buffer` is the length of answer that the client allows, which is also as much as
-    /// is kept for it. Returns whether the watch is new.
+    /// is kept for it, if there is `room`. Returns whether the watch is new.
     ///
     /// # Errors
     /// INSUFFICIENT_RESOURCES if there are too many.
@@ -88,6 +88,7 @@ impl Watchers {
         filter: NotifyFilter,
         recursive: bool,
         buffer: usize,
+        room: R,
     ) -> Result<bool, NtStatus> {
         if self.paths.contains_key(&open) {
             return Ok(false);
@@ -95,7 +96,7 @@ impl Watchers {
         if self.paths.len() >= self.limits.watches {
             return Err(NtStatus::INSUFFICIENT_RESOURCES);
         }
-        let pending = Pending::new(buffer.min(self.limits.buffer));
+        let pending = Pending::new(buffer.min(self.limits.buffer), room);
         let folded: Box<str> = fold(directory).into();
         let watch = Watch { open, directory: directory.into(), filter, recursive, pending };
         self.directories.entry(folded.clone()).or_default().push(watch);
@@ -186,7 +187,7 @@ impl Watchers {
         self.find(open).map(|watch| &*watch.directory)
     }
 
-    fn find(&mut self, open: OpenId) -> Option<&mut Watch> {
+    fn find(&mut self, open: OpenId) -> Option<&mut Watch<R>> {
         let watches = self.directories.get_mut(self.paths.get(&open)?)?;
         watches.iter_mut().find(|watch| watch.open == open)
     }

@@ -9,7 +9,8 @@
 //!
 //! Nothing is reserved: what is asked and what is counted are two steps. So each loop may go one answer beyond.
 //!
-//! Descriptors of what is open are counted in the same way, by one each.
+//! Descriptors of what is open are counted in the same way, by one each, and so is what is kept of changes for those who
+//! watch a folder, which has no extra account: who may not keep any more need not wait.
 //!
 //! A request is counted with its address, and not with what its own connection has: it may be one that waits for
 //! another that is still to come on the same connection.
@@ -93,6 +94,12 @@ impl Backlog {
         let parties = Parties { all: self.all.clone(), address, making: Arc::default() };
         Account { parties, told: Cell::new(0), extra: Cell::new(false) }
     }
+
+    /// Nothing yet, for a client at this address.
+    pub(in crate::serve) fn nothing(&self, peer: IpAddr) -> Taken {
+        let parties = self.account(peer).parties.clone();
+        Taken { parties, extra: false, amount: 0 }
+    }
 }
 
 /// What counts as one address: of IPv6 the network, of which a host has as many addresses as it likes. All hosts of a link
@@ -133,6 +140,12 @@ impl Parties {
         self.all.take(extra, bytes);
         self.address.take(extra, bytes);
     }
+
+    /// Whether the usual account has room for so much, of `most` that there is for all.
+    fn has_room(&self, amount: usize, most: usize) -> bool {
+        let free = most.saturating_sub(self.all.read(false));
+        amount <= free && self.address.read(false) <= OF_AN_ADDRESS.saturating_mul(free)
+    }
 }
 
 /// Memory of an answer that is being made, on one connection: counted until it is handed to the connection's output.
@@ -165,6 +178,16 @@ pub(in crate::serve) struct Taken {
 }
 
 impl Taken {
+    /// Takes so much more of the usual account, of `most` that there is for all. `false`: its address has its part.
+    pub(in crate::serve) fn more(&mut self, amount: usize, most: usize) -> bool {
+        let has_room = self.parties.has_room(amount, most);
+        if has_room {
+            self.parties.add(self.extra, amount);
+            self.amount += amount;
+        }
+        has_room
+    }
+
     /// Gives back what is beyond so much.
     pub(in crate::serve) fn keep(&mut self, amount: usize) {
         let more = self.amount.saturating_sub(amount);
@@ -237,8 +260,7 @@ impl Account {
     /// So much of `most` that there is for all connections. `None`: its address has its part.
     pub(super) fn part(&self, amount: usize, most: usize) -> Option<Taken> {
         let Parties { all, address, .. } = &self.parties;
-        let free = most.saturating_sub(all.read(false));
-        let extra = amount > free || address.read(false) > OF_AN_ADDRESS.saturating_mul(free);
+        let extra = !self.parties.has_room(amount, most);
         let left = (most / EXTRA).saturating_sub(all.read(true));
         // What is more than there could ever be is somebody's, if nobody has anything: else it would wait for ever.
         let too_large = amount > left && all.read(true) > 0;
@@ -415,6 +437,22 @@ mod tests {
         let one = late.large(4 * LARGE, LARGE).expect("nobody has anything");
         assert!(backlog.account(ip(1)).large(4 * LARGE, LARGE).is_none());
         drop(one);
+    }
+
+    #[test]
+    fn what_grows_has_the_part_of_its_address_and_no_more() {
+        let backlog = Backlog::default();
+        let mut greedy: Vec<_> = (0..50).map(|_| backlog.nothing(ip(1))).collect();
+        while greedy.iter_mut().any(|one| one.more(1000, MOST)) {}
+        let taken = backlog.bytes();
+        assert!(taken > MOST / 10 * 7 && taken <= MOST / 5 * 4 + 1000, "{taken}");
+        let mut other = backlog.nothing(ip(2));
+        assert!(other.more(ANSWER, MOST) && !greedy[0].more(1, MOST));
+        assert!(!other.more(MOST, MOST), "there is not as much");
+        greedy[0].keep(0);
+        assert!(greedy[1].more(1000, MOST));
+        drop((greedy, other));
+        assert_eq!(backlog.bytes(), 0);
     }
 
     #[test]

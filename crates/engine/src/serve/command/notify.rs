@@ -33,7 +33,8 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     let recursive = request.flags.contains(Flags::WATCH_TREE);
     // Of a whole tree the kernel's watch has the folder open.
     let beside = || recursive.then(|| x.channel.room_to_open(1)).transpose();
-    let watching = watch::watch(x.server(), &open, filter, recursive, room, beside)?;
+    let asked = (x.channel.peer.ip(), room);
+    let watching = watch::watch(x.server(), &open, filter, recursive, asked, beside)?;
     // Something may not happen for days: the client is told at once.
     let waited = x.wait(watching.changes(&open, room), Duration::ZERO).await;
     let changes = match waited {

@@ -31,18 +31,41 @@ pub enum Changes {
     Overflow,
 }
 
+/// Memory for what is kept of a watch, of which others have some, too. What was taken is given back by a drop as well.
+pub trait Room {
+    /// Takes so many bytes more. `false`: they are not to be had.
+    fn take(&mut self, bytes: usize) -> bool;
+
+    /// Gives all of it back.
+    fn give_back(&mut self);
+}
+
+/// As much as anybody likes.
+impl Room for () {
+    fn take(&mut self, _: usize) -> bool {
+        true
+    }
+
+    fn give_back(&mut self) {}
+}
+
+/// What an allocator has to itself for each name, about.
+const ALLOCATION: usize = 16;
+
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct Pending<R> {
     entries: Vec<Entry>,
     /// What the entries take on the wire.
     bytes: usize,
     limit: usize,
     overflow: bool,
+    /// What they take here.
+    room: R,
 }
 
-impl Pending {
-    pub(super) fn new(limit: usize) -> Self {
-        Self { entries: Vec::new(), bytes: 0, limit, overflow: false }
+impl<R: Room> Pending<R> {
+    pub(super) fn new(limit: usize, room: R) -> Self {
+        Self { entries: Vec::new(), bytes: 0, limit, overflow: false, room }
     }
 
     /// Adds an entry. Returns whether there was nothing before.
@@ -55,11 +78,16 @@ impl Pending {
         if self.entries.last().is_some_and(|e| e.action == action && *e.name == *name) {
             return false;
         }
-        let entry = Entry { action, name: name.into() };
-        if self.bytes + wire_len(name) > self.limit {
+        // A vector would do the same, and say so when it is done.
+        let full = self.entries.len() == self.entries.capacity();
+        let more = if full { self.entries.len().max(1) } else { 0 };
+        let takes = more * size_of::<Entry>() + name.len() + ALLOCATION;
+        if self.bytes + wire_len(name) > self.limit || !self.room.take(takes) {
             self.overflow();
             return first;
         }
+        self.entries.reserve_exact(more);
+        let entry = Entry { action, name: name.into() };
         self.bytes += entry.len();
         self.entries.push(entry);
         first
@@ -69,6 +97,7 @@ impl Pending {
     pub(super) fn overflow(&mut self) -> bool {
         let first = self.entries.is_empty() && !self.overflow;
         self.entries = Vec::new();
+        self.room.give_back();
         self.bytes = 0;
         self.overflow = true;
         first
@@ -79,6 +108,7 @@ impl Pending {
         let fits = self.bytes - last <= room;
         self.bytes = 0;
         let entries = std::mem::take(&mut self.entries);
+        self.room.give_back();
         if std::mem::take(&mut self.overflow) || (!entries.is_empty() && !fits) {
             return Some(Changes::Overflow);
         }
