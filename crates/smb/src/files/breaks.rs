@@ -1,6 +1,6 @@
 //! Breaks: how they begin, how they end (MS-SMB2 3.3.4.6, 3.3.4.7, 3.3.5.22).
 
-use super::effects::{Break, Effects};
+use super::effects::{Break, Effects, Granted};
 use super::key::{FileKey, OpenId, Waiter};
 use super::limits::Limits;
 use super::record::{Breaking, File, Lease, cached_by};
@@ -85,13 +85,16 @@ impl File {
                 let read = left.contains(LeaseState::READ) && open.oplock != OplockLevel::Two;
                 let to = if read { OplockLevel::Two } else { OplockLevel::None };
                 let acknowledge = open.oplock != OplockLevel::Two;
-                fx.breaks.push(Break::Oplock {
-                    client: open.opener.client,
-                    session: open.opener.session,
-                    open: open.opener.open,
-                    to,
-                    acknowledge,
-                });
+                // A client that does not know of the open could make nothing of it: it is told with the open.
+                if !open.untold {
+                    fx.breaks.push(Break::Oplock {
+                        client: open.opener.client,
+                        session: open.opener.session,
+                        open: open.opener.open,
+                        to,
+                        acknowledge,
+                    });
+                }
                 if acknowledge {
                     open.breaking = Some((to, deadline_ms));
                     Some(deadline_ms)
@@ -218,6 +221,20 @@ impl File {
                 open.breaking = None;
             }
         }
+    }
+
+    /// The client of an open is told of it now, and what is left of its oplock. It has cached nothing by that: what it was to
+    /// give up meanwhile it never had.
+    pub(super) fn tell(&mut self, at: usize, fx: &mut Effects) -> Granted {
+        let open = &mut self.opens[at];
+        if std::mem::take(&mut open.untold)
+            && let Some((to, _)) = open.breaking.take()
+        {
+            open.oplock = to;
+            self.refresh();
+            self.wake(fx);
+        }
+        self.granted(at)
     }
 
     /// The holder of an oplock says what it keeps.

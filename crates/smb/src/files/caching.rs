@@ -231,6 +231,7 @@ impl File {
             link: request.link,
             oplock: granted.oplock,
             breaking: None,
+            untold: request.untold,
             lease: lease_at,
             delete_on_close: request.delete_on_close,
             directory: request.directory,

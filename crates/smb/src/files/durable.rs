@@ -78,6 +78,7 @@ impl File {
         }
         let entry = &mut self.opens[at];
         entry.away_until = None;
+        entry.untold = false;
         entry.opener = Opener { open, ..opener };
         Ok(self.granted(at))
     }
@@ -86,7 +87,7 @@ impl File {
     pub(super) fn granted(&self, at: usize) -> Granted {
         let (open, lease) = (&self.opens[at], self.lease_of(at));
         Granted {
-            oplock: open.oplock,
+            oplock: open.breaking.filter(|_| open.untold).map_or(open.oplock, |(to, _)| to),
             lease: lease.map_or(LeaseState::empty(), |l| l.state),
             version: lease.map_or(LeaseVersion::One, |l| l.version),
             epoch: lease.map_or(0, |l| l.epoch),

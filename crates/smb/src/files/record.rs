@@ -20,6 +20,8 @@ pub(super) struct Open {
     pub(super) oplock: OplockLevel,
     /// What the oplock is being broken to, and until when.
     pub(super) breaking: Option<(OplockLevel, u64)>,
+    /// Its client does not know of it yet, nor of its oplock.
+    pub(super) untold: bool,
     /// In `File::leases`.
     pub(super) lease: Option<usize>,
     pub(super) delete_on_close: bool,

@@ -77,6 +77,9 @@ pub struct Request {
     pub directory: bool,
     /// What it would like to cache.
     pub caching: Caching,
+    /// Its client is told later what it was granted, by [`Shard::tell`](super::Shard::tell): until then it hears of no break
+    /// of its oplock.
+    pub untold: bool,
     /// Whether it would like to outlive its connection.
     pub durability: Durability,
     /// A hash of the path by which it is opened: what is deleted is one name of perhaps several.

@@ -409,11 +409,17 @@ impl Shard {
         self.change(slot, |file| file.reconnect(opener.open, opener, lease))
     }
 
-    /// What an open has now, as when it was granted: for a create that is replayed.
+    /// What an open has now, as when it was granted; of an oplock whose client does not know of it yet, what is left.
     #[must_use]
     pub fn granted(&self, key: FileKey, open: OpenId) -> Option<Granted> {
         let file = &self.files[self.find(key)?];
         Some(file.granted(file.position(open)?))
+    }
+
+    /// [`granted`](Self::granted), of which the client is told now: it hears of breaks from here on (see
+    /// [`Request::untold`](super::Request::untold)), and those that have begun before need no acknowledgment.
+    pub fn tell(&mut self, key: FileKey, open: OpenId, fx: &mut Effects) -> Option<Granted> {
+        self.with_open(key, open, |file, at, _| file.tell(at, fx))
     }
 
     /// What has waited too long ends: breaks are taken as acknowledged, disconnected opens are purged.

@@ -272,6 +272,12 @@ impl Stage {
         }
     }
 
+    /// What an open has now, as its client is told.
+    #[track_caller]
+    fn has(&mut self, open: OpenId) -> Granted {
+        self.shard.tell(FILE, open, &mut self.fx).expect("it is open")
+    }
+
     fn contend(&mut self, open: OpenId) {
         self.shard.contend(self.now_ms, FILE, open, &mut self.fx);
     }

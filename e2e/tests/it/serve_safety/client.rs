@@ -485,7 +485,8 @@ impl Client {
         }
     }
 
-    fn frame(&mut self) -> Answer<Vec<u8>> {
+    /// The next message, whatever it is.
+    pub(crate) fn frame(&mut self) -> Answer<Vec<u8>> {
         let mut head = [0; 4];
         self.stream.read_exact(&mut head)?;
         let len = usize::try_from(u32::from_be_bytes(head) & 0xff_ffff).unwrap_or(0);

@@ -10,10 +10,10 @@ use e2e::{built, installed};
 use rustix::process::{Pid, Signal, kill_process};
 use smb::fscc::fsctl::Code;
 use smb::wire::context::{Lease, LeaseFlags, Requested};
-use smb::wire::header::Command as Smb;
+use smb::wire::header::{Command as Smb, Flags, Header, Patch};
 use smb::wire::negotiate::dialect::{SMB_2_1, SMB_3_0_2};
 use smb::wire::query_info::Subject;
-use smb::wire::{bare, create, ioctl, lease_break};
+use smb::wire::{bare, create, ioctl, lease_break, read};
 use smb::{
     CreateOptions, Disposition, FileId, LeaseKey, LeaseState, NtStatus, OplockLevel, SessionId,
 };
@@ -688,6 +688,59 @@ fn a_lease_that_is_broken_before_it_is_told_of_is_told_so() {
         opening.join().unwrap();
         faulty.server.must_live();
     }
+}
+
+/// Opens the file "slow" by the request that is made, of which the disk holds up a part, and again by another client before
+/// the first one is answered.
+fn an_oplock_is_broken_early(held: &str, request: impl Fn(&mut Client) -> Vec<u8>) {
+    for driver in DRIVERS {
+        // As much as is not freed at once.
+        let prepare = |below: &Path| std::fs::write(below.join("slow"), block(1, 9 << 20)).unwrap();
+        let Some(mut faulty) = Faulty::start(&[driver, "--vectors=1"], prepare) else { return };
+        let (mut client, mut other) = (faulty.unsigned(), faulty.client());
+        faulty.rule(&format!("{held} hold name=slow"));
+        let asked = request(&mut client);
+        client.send(&asked).unwrap();
+        eventually("the disk is asked", || faulty.noted(&format!("delayed {held} slow")) > 0);
+        let opening = Wish::file("slow").request(&mut other);
+        other.send(&opening).unwrap();
+        let interim = Header::parse(&other.frame().unwrap()).unwrap();
+        assert_eq!(interim.status, NtStatus::PENDING, "{driver}: it waits for the oplock");
+        faulty.rule("");
+        let (header, answer) = client.receive().unwrap();
+        assert_eq!(header.status, NtStatus::SUCCESS, "{driver}");
+        let told = create::Response::parse(&answer).unwrap();
+        assert_eq!((told.oplock, client.unasked.len()), (OplockLevel::Two, 0), "{driver}");
+        // Which nobody has to acknowledge.
+        let (header, _) = other.receive().unwrap();
+        assert_eq!(header.status, NtStatus::SUCCESS, "{driver}");
+        client.ask(Smb::Echo, 1, &bare::Request).unwrap();
+        assert!(client.unasked.is_empty(), "{driver}");
+        faulty.server.must_live();
+    }
+}
+
+/// Of an oplock a client hears nothing before it knows of the open that has it, and then what is left.
+#[test]
+fn an_oplock_that_is_broken_before_it_is_told_of_is_told_as_what_is_left() {
+    let disposition = Disposition::Overwrite;
+    let wish = Wish { disposition, oplock: OplockLevel::Batch, ..Wish::file("slow") };
+    an_oplock_is_broken_early("resize", |client| wish.request(client));
+}
+
+#[test]
+fn an_oplock_is_told_of_with_the_frame_that_its_create_is_in() {
+    let wish = Wish { oplock: OplockLevel::Batch, ..Wish::file("slow") };
+    let read = read::Request { file: FileId::ALL_ONES, length: 10, ..read::Request::default() };
+    an_oplock_is_broken_early("read", |client| {
+        let mut first = wish.request(client);
+        first.resize(first.len().next_multiple_of(8), 0);
+        let next = u32::try_from(first.len()).unwrap();
+        Patch::of(&mut first).unwrap().next(next);
+        let mut then = client.request(Smb::Read, 1, &read);
+        Patch::of(&mut then).unwrap().add_flags(Flags::RELATED);
+        [first, then].concat()
+    });
 }
 
 /// Who cancels what takes long, and closes the file, has it end there. Until it has, it is under way, and who has come to

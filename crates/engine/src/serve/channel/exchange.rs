@@ -144,6 +144,7 @@ impl Channel {
                 return After::Drop;
             }
         }
+        self.tell_opens(&mut reply);
         let mut making = Vec::new();
         let frame = match reply.elsewhere() {
             Some(mut rest) => {
@@ -158,6 +159,15 @@ impl Channel {
         }
         drop(making);
         After::Next
+    }
+
+    /// The clients of opens that an answer tells of know of them when it is sent, which is now: from here on they are told
+    /// that an oplock is broken. Of one that has been broken since it was granted the answer tells what is left.
+    fn tell_opens(&self, reply: &mut Reply) {
+        reply.tell(|key, open| {
+            let tell = self.server.with_file(key, |shard, effects| shard.tell(key, open, effects));
+            tell.map(|granted| granted.oplock)
+        });
     }
 
     /// An SMB1 negotiate: answered so that the client goes on in SMB2 (MS-SMB2 3.3.5.3.1).
@@ -689,6 +699,7 @@ impl<'m> Exchange<'m> {
         let sealed = self.reply.is_sealed().then(|| self.session().cloned().ok()).flatten();
         // What is answered already does not wait for this one.
         self.reply.withdraw();
+        self.channel.tell_opens(self.reply);
         let answered = std::mem::replace(self.reply, Reply::new(sealed.clone()));
         if let Some(frame) = answered.finish() {
             self.channel.send(frame);

@@ -4,10 +4,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use smb::crypto::{Signer, TRANSFORM_HEADER_LEN};
+use smb::files::{FileKey, OpenId};
 use smb::wire::error;
 use smb::wire::header::{Flags, HEADER_LEN, Header, Patch, link_next};
 use smb::wire::{Encode, FRAME_MAX};
-use smb::{NtStatus, SessionId, TreeId};
+use smb::{NtStatus, OplockLevel, SessionId, TreeId};
 
 use super::super::command::read;
 use super::super::fs;
@@ -23,6 +24,9 @@ const LENGTH_LEN: usize = 4;
 
 /// What a credit pays for, bytes (MS-SMB2 3.1.5.2).
 const CREDIT: usize = 64 << 10;
+
+/// Where the answer to a CREATE has the level of the oplock (MS-SMB2 2.2.14).
+const OPLOCK_AT: usize = HEADER_LEN + 2;
 
 /// Where a header has the tree and the session, bytes from its beginning (MS-SMB2 2.2.1.2).
 const TREE_AT: usize = 36;
@@ -49,6 +53,8 @@ pub(in crate::serve) struct Reply {
     fill: Option<Fill>,
     /// Its memory, as far as that is much, until it is given to the output.
     making: Vec<Making>,
+    /// Opens whose clients do not know of them yet, and where the messages begin that tell of them.
+    untold: Vec<(usize, FileKey, OpenId)>,
 }
 
 impl Reply {
@@ -65,6 +71,7 @@ impl Reply {
             tail: None,
             fill: None,
             making: Vec::new(),
+            untold: Vec::new(),
         }
     }
 
@@ -173,6 +180,23 @@ impl Reply {
         if let Some(signer) = signer.as_ref().and_then(|bound| bound.signer.as_ref()) {
             // There is a header: `begin` wrote it.
             let _ = signer.sign(&mut self.bytes[start..]);
+        }
+    }
+
+    /// The last message tells a client of an open that has an oplock.
+    pub(in crate::serve) fn tells_of(&mut self, key: FileKey, open: OpenId) {
+        let start = self.start();
+        self.untold.push((start, key, open));
+    }
+
+    /// What its messages tell of such opens is about to be sent. `now`: what is left of an oplock, if it is still there.
+    pub(super) fn tell(&mut self, now: impl Fn(FileKey, OpenId) -> Option<OplockLevel>) {
+        for (start, key, open) in std::mem::take(&mut self.untold) {
+            if let Some(level) = now(key, open)
+                && let Some(told) = self.bytes.get_mut(start + OPLOCK_AT)
+            {
+                *told = level as u8;
+            }
         }
     }
 

@@ -273,6 +273,7 @@ impl Creating<'_, '_, '_> {
             delete_on_close: options.contains(CreateOptions::DELETE_ON_CLOSE),
             directory: made.is_directory(),
             caching,
+            untold: true,
             durability: wanted.map_or(Durability::None, |durable| {
                 let timeout_ms = u64::from(durable.timeout_ms);
                 Durability::Durable { timeout_ms }
@@ -349,13 +350,19 @@ impl Creating<'_, '_, '_> {
             watch::created(self.point, &self.path, made.is_directory());
             server.directory_changed(&open).await;
         }
-        // While the file was made what it is to be, another open may have had the lease broken, and its client been told.
-        let now = leased.and_then(|_| server.with_file(key, |shard, _| shard.granted(key, id)));
-        let granted = now.unwrap_or(granted);
+        // While the file was made what it is to be, another open may have had broken what this one was granted: a lease, of
+        // which its client has been told, or an oplock, of which it is told with the answer what is left.
+        let caches = granted.oplock != OplockLevel::None;
+        let now = caches.then(|| server.with_file(key, |shard, _| shard.granted(key, id)));
+        let granted = now.flatten().unwrap_or(granted);
         let mut answer = Told::new(&open, facts, &granted);
-        answer.durable = open.durable;
+        let keeps = matches!(granted.oplock, OplockLevel::Batch | OplockLevel::Lease);
+        answer.durable = open.durable.filter(|_| keeps);
         answer.maximal = maximal;
         answer.write(self.x, self.request);
+        if caches && leased.is_none() {
+            self.x.reply.tells_of(key, id);
+        }
         Ok(Some(NtStatus::SUCCESS))
     }
 

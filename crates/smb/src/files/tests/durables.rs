@@ -51,7 +51,7 @@ fn its_client_comes_back() {
     assert_eq!(again(&mut stage, other, key), Err(refused), "another client");
     assert_eq!(again(&mut stage, back, key), Ok(state("RWH")));
     assert_eq!(again(&mut stage, back, key), Err(refused), "once");
-    let granted = stage.shard.granted(FILE, open).unwrap();
+    let granted = stage.has(open);
     assert_eq!((granted.epoch, granted.durable), (4, true));
     // Breaks go to it again.
     stage.wait(plain());

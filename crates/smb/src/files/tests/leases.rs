@@ -146,7 +146,7 @@ fn leases_and_oplocks() {
             let (_, granted, breaks) = stage.open_obeyed(with_lease(2, second));
             assert_eq!(granted.lease, state("R"), "{first} {second}");
             assert_eq!(breaks.len(), usize::from(first != "s"));
-            assert_eq!(stage.shard.granted(FILE, open).unwrap().oplock, OplockLevel::Two);
+            assert_eq!(stage.has(open).oplock, OplockLevel::Two);
         }
     }
 }
@@ -517,7 +517,7 @@ fn leases_of_directories() {
     stage.lease_break(2, "RH", "", true);
     stage.shard.contend_directory(0, FILE, None, &mut stage.fx);
     stage.lease_break(1, "RH", "", true);
-    assert_eq!(stage.shard.granted(FILE, open).unwrap().lease, state("RH"));
+    assert_eq!(stage.has(open).lease, state("RH"));
     stage.acknowledge(1, "").unwrap();
     let other = (client(2), lease_key(2));
     stage.shard.acknowledge_lease(0, FILE, other, state(""), &mut stage.fx).unwrap();

@@ -199,7 +199,7 @@ fn no_answer_is_taken_for_one() {
     assert_eq!(stage.shard.expire(35_500, &mut stage.fx), None);
     assert_eq!(stage.let_in(&waits).1.oplock, OplockLevel::Two);
     assert_eq!(stage.let_in(&second).1.oplock, OplockLevel::Two);
-    assert_eq!(stage.shard.granted(FILE, open).unwrap().oplock, OplockLevel::None);
+    assert_eq!(stage.has(open).oplock, OplockLevel::None);
 }
 
 /// smb2.oplock.stream1: the oplocks of a file and of its streams are apart.
@@ -232,4 +232,69 @@ fn there_is_an_end_to_waiting() {
     assert!(matches!(stage.ask(FILE, &waits), Outcome::Wait { .. }), "it waits already");
     assert_eq!(stage.shard.counts().waiters, 1);
     assert_eq!(stage.shard.counts().breaking, 1);
+}
+
+/// Somebody else opens the file before the first client knows of its open.
+#[test]
+fn what_is_broken_before_it_is_told_of_was_never_had() {
+    for (had, left) in [("b", "s"), ("x", "s")] {
+        let mut stage = Stage::new();
+        let (open, granted) = stage.open(Request { untold: true, ..with_oplock(had) });
+        assert_eq!(granted.oplock, level(had));
+        let waits = stage.wait(with_oplock("s"));
+        stage.no_break();
+        assert!(stage.fx.wake.is_empty(), "it waits all the same");
+        assert_eq!(stage.shard.granted(FILE, open).unwrap().oplock, level(left));
+        assert!(stage.fx.wake.is_empty(), "that is seen, and not told");
+        assert_eq!(stage.has(open).oplock, level(left));
+        assert_eq!(stage.acknowledge_oplock(open, left), Err(NtStatus::INVALID_OPLOCK_PROTOCOL));
+        let (second, _) = stage.let_in(&waits);
+        stage.no_break();
+        // From here on it is told of each.
+        stage.contend(second);
+        let both = stage.breaks();
+        let told = [open, second].map(|open| {
+            both.iter().any(|b| matches!(b, Break::Oplock { open: of, .. } if *of == open))
+        });
+        assert_eq!((both.len(), told), (2, [true, true]), "{both:?}");
+    }
+}
+
+#[test]
+fn what_was_only_read_is_gone_before_it_is_told_of() {
+    let mut stage = Stage::new();
+    let (writer, _) = stage.open(plain());
+    let (open, granted) = stage.open(Request { untold: true, ..with_oplock("s") });
+    assert_eq!(granted.oplock, OplockLevel::Two);
+    stage.contend(writer);
+    stage.no_break();
+    assert_eq!(stage.has(open).oplock, OplockLevel::None);
+    stage.contend(writer);
+    stage.no_break();
+}
+
+/// Who is told gives nothing up by that: a break of which it hears it acknowledges.
+#[test]
+fn what_is_broken_when_it_is_told_of_is_given_up_by_its_client() {
+    let mut stage = Stage::new();
+    let (open, _) = stage.open(Request { untold: true, ..with_oplock("b") });
+    assert_eq!(stage.has(open).oplock, OplockLevel::Batch);
+    let waits = stage.wait(plain());
+    stage.oplock_break(open, "s", true);
+    // A create that is sent again.
+    stage.has(open);
+    assert!(stage.fx.wake.is_empty());
+    stage.acknowledge_oplock(open, "s").unwrap();
+    stage.let_in(&waits);
+}
+
+/// Nobody will be told of it any more.
+#[test]
+fn what_ends_before_it_is_told_of_is_waited_for_no_more() {
+    let mut stage = Stage::new();
+    let (open, _) = stage.open(Request { untold: true, ..with_oplock("b") });
+    let waits = stage.wait(plain());
+    stage.close(open);
+    stage.let_in(&waits);
+    stage.no_break();
 }

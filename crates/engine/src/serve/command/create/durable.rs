@@ -108,7 +108,8 @@ pub(super) async fn begin(x: &mut Exchange<'_>, request: &Request<'_>) -> Result
         // It belongs to another session of the same client: a session that knows nothing of it.
         return Err(NtStatus::DUPLICATE_OBJECTID);
     }
-    let granted = x.server().with_file(open.key, |shard, _| shard.granted(open.key, open.id));
+    let (key, id) = (open.key, open.id);
+    let granted = x.server().with_file(key, |shard, effects| shard.tell(key, id, effects));
     let granted = granted.ok_or(NtStatus::FILE_NOT_AVAILABLE)?;
     let facts = open.aside(Open::facts).await?;
     x.leave_open(open.clone());
