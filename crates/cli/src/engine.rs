@@ -136,7 +136,12 @@ fn serve(config: Config) -> anyhow::Result<()> {
     if config.eids.is_empty() {
         eprintln!("shunt: no enterprise ID is set (--eid): every peer will be declined");
     }
-    let host = Host::start(config)?;
+    let dir = local::board::directory(config.dir.as_deref());
+    let host = Host::start(config).map_err(|error| match error {
+        // Which directory, for whoever has several.
+        host::Error::Board(error) => anyhow!("{dir}: {error}"),
+        error => error.into(),
+    })?;
     let stat = host.stat();
     let s = if stat.vectors.len() == 1 { "" } else { "s" };
     let from = if stat.addresses.is_empty() {

@@ -257,3 +257,16 @@ fn top_wants_a_terminal() {
     exits(&output, 1);
     assert!(text(&output.stderr).contains("shunt stat --watch"));
 }
+
+#[test]
+fn an_engine_says_which_directory_is_open_to_others() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    let board = place.dir.path().join("board");
+    std::fs::create_dir(&board).expect("a directory");
+    std::fs::set_permissions(&board, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    let output = place.shunt(&["engine"]);
+    exits(&output, 1);
+    let said = text(&output.stderr);
+    assert!(said.contains(&format!("{}: the board belongs to", board.display())), "{said}");
+}
