@@ -1,10 +1,11 @@
-//! The pipes by which clients ask what shares there are: DCE/RPC version 5 over `srvsvc` and `wkssvc` (C706,
-//! MS-RPCE, MS-SRVS, MS-WKST).
+//! The pipes by which clients ask what shares there are, and who somebody is: DCE/RPC version 5 over `srvsvc`,
+//! `wkssvc` and `lsarpc` (C706, MS-RPCE, MS-SRVS, MS-WKST, MS-LSAT).
 //!
 //! A [`Pipe`] takes what clients write and has ready what they read. It speaks NDR in 32 bits, takes requests
 //! in fragments, and answers in fragments as long as the client said it takes. What it cannot do it refuses
 //! with a fault; a connection that breaks the protocol is over.
 
+mod lsarpc;
 mod ndr;
 mod pdu;
 mod pipe;
@@ -15,10 +16,13 @@ mod wkssvc;
 
 pub use pipe::{Chunk, Pipe, PipeKind};
 
+use std::fmt::Debug;
+use std::sync::Arc;
+
 use crate::FileTime;
 
 /// What the pipes tell about the server.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Host {
     /// Its name, without `\\`.
     pub name: String,
@@ -30,6 +34,20 @@ pub struct Host {
     pub shares: Vec<Share>,
     /// Now.
     pub now: FileTime,
+    /// Names of users and groups; `None` for who is not to hear them.
+    pub accounts: Option<Arc<dyn Accounts>>,
+}
+
+/// The users and groups of a host. Asking may take its time. A service that cannot be reached knows nobody.
+pub trait Accounts: Debug + Send + Sync {
+    /// The name of a user.
+    fn user_name(&self, uid: u32) -> Option<String>;
+    /// The name of a group.
+    fn group_name(&self, gid: u32) -> Option<String>;
+    /// The number of a user.
+    fn uid(&self, name: &str) -> Option<u32>;
+    /// The number of a group.
+    fn gid(&self, name: &str) -> Option<u32>;
 }
 
 /// A share as it is told.

@@ -42,6 +42,8 @@ impl NtStatus {
     pub const SUCCESS: Self = Self(0x0000_0000);
     /// STATUS_PENDING: the answer comes later; this is the interim one.
     pub const PENDING: Self = Self(0x0000_0103);
+    /// STATUS_SOME_NOT_MAPPED: not all of these users or groups are known.
+    pub const SOME_NOT_MAPPED: Self = Self(0x0000_0107);
     /// STATUS_NOTIFY_CLEANUP: the directory that was watched is closed.
     pub const NOTIFY_CLEANUP: Self = Self(0x0000_010b);
     /// STATUS_NOTIFY_ENUM_DIR: more changed than fits: look at the directory again.
@@ -288,6 +290,7 @@ impl NtStatus {
 const NAMES: &[(NtStatus, &str)] = &[
     (NtStatus::SUCCESS, "SUCCESS"),
     (NtStatus::PENDING, "PENDING"),
+    (NtStatus::SOME_NOT_MAPPED, "SOME_NOT_MAPPED"),
     (NtStatus::NOTIFY_CLEANUP, "NOTIFY_CLEANUP"),
     (NtStatus::NOTIFY_ENUM_DIR, "NOTIFY_ENUM_DIR"),
     (NtStatus::BUFFER_OVERFLOW, "BUFFER_OVERFLOW"),

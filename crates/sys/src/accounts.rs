@@ -84,15 +84,80 @@ impl Account {
     }
 }
 
-type Entry = *mut libc::passwd;
+/// A group of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The name, as the service has it.
+    pub name: CString,
+    /// The group's number.
+    pub gid: u32,
+}
+
+impl Group {
+    /// The group of this name, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// What the name service says.
+    pub fn by_name(name: &str) -> io::Result<Option<Self>> {
+        let Ok(name) = CString::new(name) else { return Ok(None) };
+        // SAFETY: as of users.
+        look_up(|entry, buffer, room, found| unsafe {
+            libc::getgrnam_r(name.as_ptr(), entry, buffer, room, found)
+        })
+    }
+
+    /// The group of this number, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// What the name service says.
+    pub fn by_gid(gid: u32) -> io::Result<Option<Self>> {
+        // SAFETY: as of users.
+        look_up(|entry, buffer, room, found| unsafe {
+            libc::getgrgid_r(gid, entry, buffer, room, found)
+        })
+    }
+}
+
+/// What the C library fills in, and what is kept of it.
+trait Entry: Sized {
+    type Raw;
+    /// Of one that was filled in, while its strings are there.
+    ///
+    /// # Safety
+    ///
+    /// Its name is a string.
+    unsafe fn of(raw: &Self::Raw) -> Self;
+}
+
+impl Entry for Account {
+    type Raw = libc::passwd;
+
+    unsafe fn of(raw: &libc::passwd) -> Self {
+        // SAFETY: as is asked for.
+        let name = unsafe { CStr::from_ptr(raw.pw_name) }.to_owned();
+        Self { name, uid: raw.pw_uid, gid: raw.pw_gid }
+    }
+}
+
+impl Entry for Group {
+    type Raw = libc::group;
+
+    unsafe fn of(raw: &libc::group) -> Self {
+        // SAFETY: as is asked for.
+        let name = unsafe { CStr::from_ptr(raw.gr_name) }.to_owned();
+        Self { name, gid: raw.gr_gid }
+    }
+}
 
 /// Asks with more and more room until there is enough.
-fn look_up(
-    ask: impl Fn(Entry, *mut libc::c_char, usize, *mut Entry) -> libc::c_int,
-) -> io::Result<Option<Account>> {
+fn look_up<E: Entry>(
+    ask: impl Fn(*mut E::Raw, *mut libc::c_char, usize, *mut *mut E::Raw) -> libc::c_int,
+) -> io::Result<Option<E>> {
     let mut room = ROOM;
     loop {
-        let mut entry = MaybeUninit::<libc::passwd>::zeroed();
+        let mut entry = MaybeUninit::<E::Raw>::zeroed();
         let mut buffer = vec![0; room];
         let mut found = std::ptr::null_mut();
         match ask(entry.as_mut_ptr(), buffer.as_mut_ptr(), room, &raw mut found) {
@@ -101,8 +166,7 @@ fn look_up(
                 // SAFETY: zeroed is a valid entry, and it was filled, as `found` says.
                 let entry = unsafe { entry.assume_init() };
                 // SAFETY: the name of an entry is a string in `buffer`, which is still there.
-                let name = unsafe { CStr::from_ptr(entry.pw_name) }.to_owned();
-                return Ok(Some(Account { name, uid: entry.pw_uid, gid: entry.pw_gid }));
+                return Ok(Some(unsafe { E::of(&entry) }));
             }
             libc::EINTR => {}
             libc::ERANGE if room < ROOM_MAX => room *= 2,
@@ -115,7 +179,7 @@ fn look_up(
 
 #[cfg(test)]
 mod tests {
-    use super::Account;
+    use super::{Account, Group};
 
     #[test]
     fn root_is_known_by_name_and_number() {
@@ -126,6 +190,16 @@ mod tests {
         let name = root.name.to_str().unwrap();
         assert_eq!(Account::by_name(name).unwrap().as_ref(), Some(&root));
         assert!(root.groups().unwrap().contains(&0));
+    }
+
+    #[test]
+    fn groups_are_known_by_name_and_number() {
+        let Some(root) = Group::by_gid(0).unwrap() else {
+            return println!("skipped: no names of groups here");
+        };
+        assert_eq!(Group::by_name(root.name.to_str().unwrap()).unwrap(), Some(root));
+        assert_eq!(Group::by_name("no such group, surely").unwrap(), None);
+        assert_eq!(Group::by_gid(3_999_999_999).unwrap(), None);
     }
 
     #[test]

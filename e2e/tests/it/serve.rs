@@ -162,6 +162,43 @@ fn shares_are_listed_for_who_may_ask() {
 }
 
 #[test]
+fn names_of_users_are_told_to_who_has_said_who_it_is() {
+    need!("rpcclient");
+    let place = Place::new("names");
+    let users = place.word("users");
+    place.done(&["serve", "user", "add", "ann", "--users", &users], "first\n");
+    let numbered = ["serve", "user", "add", "zoe", "--uid", "3999999", "--users", &users];
+    place.done(&numbered, "third\n");
+    configure(&place, "");
+    let server = Server::start(place.shunt(&["serve", "--anonymous"]));
+    let ask = |who: &[&str], what: &str| {
+        let mut command = Command::new("rpcclient");
+        command.args(["-p", &server.port.to_string(), "127.0.0.1", "-c", what]);
+        let output = command.args(who).output().unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let ann = ["-U", "ann%first"];
+    let said = ask(&ann, "lookupsids S-1-22-1-0 S-1-22-2-0 S-1-5-32-545 S-1-1-0 S-1-5-21-1-2-3-4");
+    contains(
+        &said,
+        &[
+            "S-1-22-1-0 Unix User\\root (1)",
+            "S-1-22-2-0 Unix Group\\root (2)",
+            "S-1-5-32-545 BUILTIN\\Users (4)",
+            "S-1-1-0 \\Everyone (5)",
+            "S-1-5-21-1-2-3-4 *unknown*\\*unknown* (8)",
+        ],
+    );
+    let said = ask(&ann, "lookupnames root everyone");
+    contains(&said, &["root S-1-22-1-0 (User: 1)", "everyone S-1-1-0 (Well-known Group: 5)"]);
+    contains(&ask(&ann, "lookupsids S-1-22-1-3999999"), &["Unix User\\zoe (1)"]);
+    contains(&ask(&ann, "lookupnames ZOE"), &["ZOE S-1-22-1-3999999 (User: 1)"]);
+    contains(&ask(&ann, "lookupnames surely-nobody"), &["NT_STATUS_NONE_MAPPED"]);
+    contains(&ask(&ann, "lsaquery"), &["Domain Name: WORKGROUP"]);
+    contains(&ask(&["-N", "-U", "%"], "lookupsids S-1-22-1-0"), &["NT_STATUS_ACCESS_DENIED"]);
+}
+
+#[test]
 fn users_and_shares_are_what_was_said() {
     need!("smbclient");
     let place = Place::new("said");

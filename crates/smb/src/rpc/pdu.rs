@@ -82,6 +82,11 @@ impl Syntax {
         uuid: *b"\x98\xd0\xff\x6b\x12\xa1\x10\x36\x98\x33\x46\xc3\xf8\x7e\x34\x5a",
         version: 1,
     };
+    /// 12345778-1234-abcd-ef00-0123456789ab, version 0.0.
+    pub(super) const LSARPC: Self = Self {
+        uuid: *b"\x78\x57\x34\x12\x34\x12\xcd\xab\xef\x00\x01\x23\x45\x67\x89\xab",
+        version: 0,
+    };
     /// 8a885d04-1ceb-11c9-9fe8-08002b104860, version 2: NDR with 32 bits.
     pub(super) const NDR: Self = Self {
         uuid: *b"\x04\x5d\x88\x8a\xeb\x1c\xc9\x11\x9f\xe8\x08\x00\x2b\x10\x48\x60",

@@ -6,7 +6,7 @@ use super::ndr::Fault;
 use super::pdu::{
     self, Bind, CALL_HEAD, CONTEXTS_MAX, FIRST, HEAD, Head, LAST, Request, Syntax, Verdict, kind,
 };
-use super::{Host, srvsvc, wkssvc};
+use super::{Host, lsarpc, srvsvc, wkssvc};
 use crate::NtStatus;
 use crate::fscc::len32;
 
@@ -26,6 +26,8 @@ pub enum PipeKind {
     Srvsvc,
     /// `wkssvc`: the workstation service.
     Wkssvc,
+    /// `lsarpc`, and by its older name `lsass`: the local security authority.
+    Lsarpc,
 }
 
 impl PipeKind {
@@ -39,6 +41,7 @@ impl PipeKind {
         match name.strip_prefix("pipe\\").unwrap_or(&name) {
             "srvsvc" => Ok(Self::Srvsvc),
             "wkssvc" => Ok(Self::Wkssvc),
+            "lsarpc" | "lsass" => Ok(Self::Lsarpc),
             _ => Err(NtStatus::OBJECT_NAME_NOT_FOUND),
         }
     }
@@ -47,14 +50,22 @@ impl PipeKind {
         match self {
             Self::Srvsvc => Syntax::SRVSVC,
             Self::Wkssvc => Syntax::WKSSVC,
+            Self::Lsarpc => Syntax::LSARPC,
         }
     }
 
-    /// What BIND_ACK says: Windows has both in one process, behind this name.
+    /// Whether its answers may take their time: they want [`Host::accounts`].
+    #[must_use]
+    pub const fn may_wait(self) -> bool {
+        matches!(self, Self::Lsarpc)
+    }
+
+    /// What BIND_ACK says.
     const fn address(self) -> &'static str {
         match self {
             Self::Srvsvc => "\\PIPE\\srvsvc",
             Self::Wkssvc => "\\PIPE\\wkssvc",
+            Self::Lsarpc => "\\PIPE\\lsarpc",
         }
     }
 }
@@ -313,6 +324,7 @@ impl Pipe {
         let results = match self.kind {
             PipeKind::Srvsvc => srvsvc::call(call.number, &call.arguments, host),
             PipeKind::Wkssvc => wkssvc::call(call.number, &call.arguments, host),
+            PipeKind::Lsarpc => lsarpc::call(call.number, &call.arguments, host),
         };
         let results = match results {
             Ok(results) => results,

@@ -63,7 +63,7 @@ fn share_enum(arguments: &mut Arguments<'_>, host: &Host) -> Option<Vec<u8>> {
         results.pointer();
         results.u32(count);
         shown.iter().for_each(|share| put_share(share, level, &mut results));
-        results.strings();
+        results.referents();
     }
     results.u32(count);
     if resume.is_some() {
@@ -119,7 +119,7 @@ fn share_info(arguments: &mut Arguments<'_>, host: &Host) -> Option<Vec<u8>> {
         Some(share) => {
             results.pointer();
             put_share(share, level, &mut results);
-            results.strings();
+            results.referents();
         }
     }
     let absent = if share.is_none() { status::NO_SUCH_SHARE } else { status::OK };
@@ -148,7 +148,7 @@ fn server_info(arguments: &mut Arguments<'_>, host: &Host) -> Option<Vec<u8>> {
         [UNLIMITED, UNLIMITED, 0, 240, 3000, 0].into_iter().for_each(|n| results.u32(n));
         results.string("C:\\");
     }
-    results.strings();
+    results.referents();
     Some(results.finish(status::OK))
 }
 

@@ -25,6 +25,7 @@ fn host(shares: &[&str]) -> Host {
         comment: "a server".to_owned(),
         shares: shares.iter().map(|name| share(name)).collect(),
         now: FileTime::from_unix(1_709_210_096, 250_000_000), // 2024-02-29 12:34:56.25
+        accounts: None,
     }
 }
 
@@ -329,7 +330,8 @@ fn pipes_have_names() {
     for (name, pipe) in [
         ("srvsvc", Ok(PipeKind::Srvsvc)),
         ("\\PIPE\\WKSSVC", Ok(PipeKind::Wkssvc)),
-        ("lsarpc", Err(NtStatus::OBJECT_NAME_NOT_FOUND)),
+        ("\\lsass", Ok(PipeKind::Lsarpc)),
+        ("samr", Err(NtStatus::OBJECT_NAME_NOT_FOUND)),
     ] {
         assert_eq!(PipeKind::from_name(name), pipe);
     }

@@ -35,6 +35,6 @@ fn info(arguments: &mut Arguments<'_>, host: &Host) -> Option<Vec<u8>> {
         // Where the network software is installed: nowhere.
         results.string("");
     }
-    results.strings();
+    results.referents();
     Some(results.finish(status::OK))
 }

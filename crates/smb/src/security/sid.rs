@@ -24,20 +24,37 @@ impl Sid {
     pub const CREATOR_GROUP: Self = Self::of(3, &[1]);
     /// `S-1-3-4`: the owner; an entry for it replaces what owners may do anyway.
     pub const OWNER_RIGHTS: Self = Self::of(3, &[4]);
+    /// `S-1-5-1`: whoever comes over a modem.
+    pub const DIALUP: Self = Self::of(5, &[1]);
     /// `S-1-5-2`: whoever comes over the network.
     pub const NETWORK: Self = Self::of(5, &[2]);
+    /// `S-1-5-3`: what runs for somebody who is not there.
+    pub const BATCH: Self = Self::of(5, &[3]);
+    /// `S-1-5-4`: whoever sits at the machine.
+    pub const INTERACTIVE: Self = Self::of(5, &[4]);
+    /// `S-1-5-6`: services.
+    pub const SERVICE: Self = Self::of(5, &[6]);
     /// `S-1-5-7`: whoever has not said who it is.
     pub const ANONYMOUS: Self = Self::of(5, &[7]);
+    /// `S-1-5-10`: the object itself.
+    pub const SELF: Self = Self::of(5, &[10]);
     /// `S-1-5-11`: whoever has said who it is.
     pub const AUTHENTICATED_USERS: Self = Self::of(5, &[11]);
     /// `S-1-5-18`: the system itself.
     pub const SYSTEM: Self = Self::of(5, &[18]);
+    /// `S-1-5-32`: the domain of the groups that every machine has.
+    pub const BUILTIN: Self = Self::of(5, &[32]);
     /// `S-1-5-32-544`: administrators.
     pub const ADMINISTRATORS: Self = Self::of(5, &[32, 544]);
     /// `S-1-5-32-545`: users.
     pub const USERS: Self = Self::of(5, &[32, 545]);
     /// `S-1-5-32-546`: guests.
     pub const GUESTS: Self = Self::of(5, &[32, 546]);
+
+    /// `S-1-22-1`: the domain of Unix users.
+    pub const UNIX_USERS: Self = Self::of(22, &[1]);
+    /// `S-1-22-2`: the domain of Unix groups.
+    pub const UNIX_GROUPS: Self = Self::of(22, &[2]);
 
     /// With an authority and sub-authorities. More than fifteen are cut.
     const fn of(authority: u64, from: &[u32]) -> Self {
@@ -99,6 +116,13 @@ impl Sid {
             (5, [88, 3, mode]) => Some(*mode & 0o7777),
             _ => None,
         }
+    }
+
+    /// The domain that it is in: without its last sub-authority.
+    #[must_use]
+    pub fn parent(&self) -> Self {
+        let subs = self.subs();
+        Self::of(self.authority, subs.split_last().map_or(subs, |(_, others)| others))
     }
 
     /// The sub-authorities.

@@ -102,8 +102,8 @@ fn has_room(x: &Exchange<'_>) -> Result<(), NtStatus> {
 fn pipe(x: &mut Exchange<'_>, request: &Request<'_>) -> Answer {
     let server = x.server().clone();
     let name = smb::name::utf16::decode(request.name)?;
-    let pipe = Pipe::open(&server, &name)?;
     let session = x.session()?.clone();
+    let pipe = Pipe::open(&server, &name, &session.identity())?;
     let (id, object) = (OpenId(server.next_id()), Object::Pipe(Arc::new(pipe)));
     let given =
         Given { options: request.options, ..Given::plain(id, &session, x.tree()?.clone(), object) };

@@ -75,7 +75,7 @@ async fn on_open(x: &mut Exchange<'_>, code: Code, request: &Request<'_>, room: 
     let open = x.open_in_sequence(request.file, true)?;
     if let Object::Pipe(pipe) = &open.object {
         return match code {
-            Code::PIPE_TRANSCEIVE => pipe::transceive(pipe, request.input, room),
+            Code::PIPE_TRANSCEIVE => pipe::transceive(pipe, request.input, room).await,
             Code::PIPE_PEEK => pipe::peek(pipe, room),
             _ => Err(NtStatus::FS_DRIVER_REQUIRED),
         };

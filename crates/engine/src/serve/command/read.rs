@@ -45,7 +45,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     }
     match &open.object {
         Object::Pipe(pipe) => {
-            let chunk = pipe.read(request.length as usize)?;
+            let chunk = pipe.read(request.length as usize).await?;
             respond(x, &chunk.bytes);
             return Ok(chunk.status());
         }

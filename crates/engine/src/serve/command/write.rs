@@ -79,7 +79,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     }
     let open = x.open_in_sequence(request.file, true)?;
     if let Object::Pipe(pipe) = &open.object {
-        pipe.write(data)?;
+        pipe.write(data).await?;
         x.reply.write(&Response { count: u32::try_from(data.len()).unwrap_or(u32::MAX) });
         return Ok(NtStatus::SUCCESS);
     }

@@ -1,5 +1,7 @@
 //! Control codes of named pipes (MS-SMB2 3.3.5.15.3, 3.3.5.15.4, 3.3.5.15.10).
 
+use std::sync::Arc;
+
 use smb::NtStatus;
 use smb::fscc::fsctl::PipeWait;
 use smb::rpc::PipeKind;
@@ -15,8 +17,8 @@ const CONNECTED: u32 = 3;
 const PEEK_HEAD: usize = 16;
 
 /// FSCTL_PIPE_TRANSCEIVE: a request and its answer in one.
-pub(super) fn transceive(pipe: &Pipe, input: &[u8], room: usize) -> Output {
-    let chunk = pipe.transceive(input, room)?;
+pub(super) async fn transceive(pipe: &Arc<Pipe>, input: &[u8], room: usize) -> Output {
+    let chunk = pipe.transceive(input, room).await?;
     Ok((chunk.status(), chunk.bytes))
 }
 
