@@ -180,6 +180,8 @@ impl Conn {
         match push {
             // No company will come any more.
             _ if self.shut => false,
+            // What goes again after a move goes with the first message, or the producer cursor would be behind what it was.
+            _ if self.sent < self.sent_max => false,
             Push::Now => false,
             Push::Auto => auto,
             Push::Corked => auto || self.ring_free() > 0,

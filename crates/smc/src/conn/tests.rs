@@ -163,6 +163,22 @@ fn a_move_goes_back_to_what_was_acknowledged() {
     assert!(conn.plan(Push::Now).is_none());
 }
 
+/// Linux takes a cursor that has gone back for one that went round, in places.
+#[test]
+fn the_producer_cursor_does_not_go_back_with_a_move() {
+    for push in [Push::Auto, Push::Corked] {
+        let mut conn = conn();
+        conn.wrote(100);
+        assert!(conn.plan(Push::Now).is_some());
+        conn.wrote(20);
+        conn.moved(Remote::default());
+        let _validation = sent(&mut conn);
+        let again = conn.plan(push).expect("what was sent before");
+        assert_eq!(again.writes()[0].vaddr, 0, "{push:?}");
+        assert!(Cdc::parse(&again.cdc).unwrap().producer.count >= 100, "{push:?}");
+    }
+}
+
 #[test]
 fn what_the_peer_has_read_is_not_sent_again() {
     let read =
