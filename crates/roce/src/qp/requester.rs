@@ -612,6 +612,7 @@ impl Requester {
         if psn.after(self.max) >= 0 {
             return Err(Reason::BadAck);
         }
+        self.note_absence(context.now);
         match syndrome {
             Syndrome::Ack(_) => {
                 context.counters.acks_in += 1;
@@ -750,6 +751,15 @@ impl Requester {
         self.probing = false;
     }
 
+    /// A timer that went off so long ago was not looked at: this machine was stopped, or its loop was. Tries count from now
+    /// on, or the first one that is lost would be the last.
+    fn note_absence(&mut self, now: Time) {
+        let late = self.timer.map_or(0, |at| now.since(at));
+        if self.timeout.is_some_and(|timeout| late >= timeout) {
+            self.progress_at = now;
+        }
+    }
+
     /// Whether nothing was achieved for as long as all retries take, one of which there was at least: whoever was away for
     /// that long has not tried yet.
     fn is_given_up(&self, now: Time) -> bool {
@@ -764,6 +774,7 @@ impl Requester {
         if self.timer.is_none_or(|at| at > now) {
             return Heard::Progress;
         }
+        self.note_absence(now);
         if self.is_given_up(now) {
             self.fail_first(Status::RetryExceeded, port, context);
             return Heard::Fatal;

@@ -420,6 +420,40 @@ fn who_was_away_for_long_has_not_given_up_before_something_is_sent_again() {
 }
 
 #[test]
+fn who_was_away_for_long_tries_as_often_as_others() {
+    let rts = RtsAttributes::shunt(Psn::default());
+    for hears_naks in [false, true] {
+        let ([mut a, mut b], source, ring) = hosts(&Setup { rts, ..Setup::default() }, 0);
+        measure(&mut a, &mut b, source, ring, 200_000);
+        // The first gets lost.
+        write(&mut a, 1, source, ring, 100);
+        write(&mut a, 2, source, ring, 100);
+        let packets = a.packets(NOW);
+        let [_, (flow, second)] = &packets[..] else { panic!("{packets:?}") };
+        assert_eq!(b.take(NOW, *flow, second), Err(Reason::OutOfOrder));
+        let (flow, nak) = b.packet(NOW).unwrap();
+        let back = after(60_000_000_000);
+        let mut now = back;
+        for _ in 0..3 {
+            if hears_naks {
+                assert_eq!(a.take(now, flow, &nak), Ok(Outcome::Resend));
+                assert!(!a.packets(now).is_empty());
+                now = now.plus_nanos(1_000_000);
+            } else {
+                a.device.on_deadline(now);
+                assert!(!a.packets(now).is_empty(), "given up after {} ns", now.since(back));
+                now = a.device.next_deadline().unwrap();
+            }
+        }
+        let mut hosts = [a, b];
+        hosts[0].device.on_deadline(now.plus_nanos(20_000_000));
+        exchange(&mut hosts, now.plus_nanos(20_000_000));
+        let done = hosts[0].done();
+        assert_eq!(done, [0, 1, 2].map(|id| (id, Status::Success)), "{hears_naks}");
+    }
+}
+
+#[test]
 fn no_more_packets_are_out_than_the_window_has() {
     for window in [1, 3, 8] {
         let rts = RtsAttributes { window, ..RtsAttributes::new(Psn::default()) };
