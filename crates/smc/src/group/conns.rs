@@ -99,7 +99,10 @@ impl Group {
     ///
     /// There is no room, or no such link.
     pub fn open(&mut self, named: Option<LinkSlot>) -> Result<Opened, Full> {
-        let is_new = self.links.is_activating(LinkSlot::FIRST) && self.conns.is_empty();
+        // The number of the first link may be that of one that is added later.
+        let is_new = self.links.is_activating(LinkSlot::FIRST)
+            && self.links.active().next().is_none()
+            && self.conns.is_empty();
         // The limit is the server's to keep (Linux); a client that were to count would only disagree.
         let full = match self.role {
             Role::Server => !is_new && !self.has_room(),

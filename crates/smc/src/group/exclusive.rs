@@ -196,6 +196,8 @@ impl Group {
 
     /// Server: sends ADD LINK.
     fn offer(&mut self, slot: LinkSlot, end: LinkEnd, again: bool, now: Time) {
+        // Whoever asked for one is answered with it, whatever becomes of it.
+        self.asked = None;
         let Some(by) = self.links.active().map(|(slot, _)| slot).next() else { return };
         let number = self.links.next_number();
         self.links.put(slot, number, end);

@@ -918,6 +918,45 @@ fn a_client_that_asks_for_a_link_gets_an_answer() {
     let new = second(&mut group);
     group.link_refused(new, START);
     assert!(rejected(&all(&mut group)));
+    // An offer is the answer, whatever becomes of it: one that the client rejects, or that it does not answer.
+    for is_answered in [true, false] {
+        hear(&mut group, FIRST, false, ask(), START);
+        assert_eq!(all(&mut group), [Did::Do(Action::AddLinkRequested(vec![end(19).gid]))]);
+        group.add_link(Some(end(19).gid), START);
+        let new = second(&mut group);
+        group.link_created(new, end(2), &[], START);
+        let did = all(&mut group);
+        let [Did::Say(FIRST, false, Body::AddLink(offer))] = &did[..] else { panic!("{did:?}") };
+        if is_answered {
+            let reject = Some(RejectReason::NoAlternatePath);
+            let answer = AddLink { reject, v2: None, ..offer.clone() };
+            hear(&mut group, FIRST, true, Body::AddLink(answer), START);
+        } else {
+            group.on_deadline(after(2000));
+        }
+        assert!(all(&mut group).contains(&Did::Do(Action::DestroyLink(new))), "{is_answered}");
+    }
+}
+
+#[test]
+fn a_connection_comes_to_no_link_that_is_not_confirmed() {
+    let (mut group, left) = server_with_two();
+    lose(&mut group, (FIRST, 1), left, START);
+    let offer = |group: &mut Group, reject: Option<RejectReason>| {
+        group.add_link(None, START);
+        let added = second(group);
+        group.link_created(added, end(2), &[], START);
+        let did = all(group);
+        let [Did::Say(_, false, Body::AddLink(offer))] = &did[..] else { panic!("{did:?}") };
+        let answer = AddLink { link: offer.link, reject, ..add_link() };
+        hear(group, left, true, Body::AddLink(answer), START);
+        let _ = all(group);
+        added
+    };
+    assert_ne!(offer(&mut group, Some(RejectReason::NoAlternatePath)), FIRST);
+    // The place of the first one, which is free again.
+    assert_eq!(offer(&mut group, None), FIRST);
+    assert_eq!(group.open(None).map(|opened| opened.link), Ok(left));
 }
 
 #[test]
