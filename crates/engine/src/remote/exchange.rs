@@ -822,12 +822,11 @@ impl Vector {
         };
         let conn = exchange.conn;
         let answer = &peer.answer;
-        let offset = u64::from(answer.element.saturating_sub(1)) * u64::from(answer.size.bytes());
         let Some(group) = self.groups.get_mut(place.group) else {
             return self.break_off(id, now, Diagnosis::NoActiveLink.text());
         };
         let rkey = answer.rkey;
-        let reached = group.core.reach(place.token, place.slot, rkey, answer.vaddr + offset);
+        let reached = group.core.reach(place.token, place.slot, rkey, answer.element_vaddr());
         let start = reached.ok().zip(exchange.stream).and_then(|((slot, remote), stream)| {
             let relay = self.shelf.rings.get(conn)?;
             Some(Start {
