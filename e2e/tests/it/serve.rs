@@ -140,7 +140,11 @@ fn shares_are_listed_for_who_may_ask() {
     let place = Place::new("listed");
     let users = place.word("users");
     place.done(&["serve", "user", "add", "ann", "--users", &users], "first\n");
-    configure(&place, "");
+    let last = format!(
+        "[serve.share.last]\npath = \"{}\"\ncomment = \"an old one, too\"\n",
+        place.word("files")
+    );
+    configure(&place, &last);
     let list = |server: &Server, who: &[&str]| {
         let mut command = Command::new("smbclient");
         command.args(["-m", "SMB3", "-p", &server.port.to_string(), "-L", "127.0.0.1"]);
@@ -154,7 +158,8 @@ fn shares_are_listed_for_who_may_ask() {
     for (more, nobody) in [(&[][..], false), (&["--anonymous"], true), (&["--guest"], true)] {
         let server = Server::start(place.shunt(&[&["serve"], more].concat()));
         let said = list(&server, &["-U", "ann%first"]);
-        assert_eq!(shares(&said), ["all", "bobs"], "{said}");
+        assert_eq!(shares(&said), ["all", "bobs", "last"], "{said}");
+        assert!(said.contains("Disk      an old one, too"), "{said}");
         let said = list(&server, &["-N"]);
         assert_eq!(!shares(&said).is_empty(), nobody, "{more:?}: {said}");
         assert_eq!(said.contains("NT_STATUS_ACCESS_DENIED"), !nobody, "{more:?}: {said}");

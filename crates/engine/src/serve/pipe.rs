@@ -83,7 +83,7 @@ impl Pipe {
             name: point.config.name.clone(),
             is_ipc: point.files.is_none(),
             is_hidden: point.config.name.ends_with('$'),
-            comment: String::new(),
+            comment: point.config.comment.clone(),
             path: String::new(),
             users: 0,
         });

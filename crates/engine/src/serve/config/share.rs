@@ -12,6 +12,8 @@ pub struct ShareConfig {
     pub name: String,
     /// The folder.
     pub path: PathBuf,
+    /// What lists of shares say of it.
+    pub comment: String,
     /// Whether nobody may change anything.
     pub read_only: bool,
     /// Whether only clients that encrypt get in, and all that is said about it must be encrypted.
@@ -40,6 +42,11 @@ pub struct ShareConfig {
 
 /// Each option of a share.
 pub const SHARE_OPTIONS: &[Setting] = &[
+    Setting {
+        name: "comment",
+        value: "TEXT",
+        help: "what lists of shares say of it, 256 letters at most []",
+    },
     Setting { name: "ro", value: "on|off", help: "nobody may change anything [off]" },
     Setting {
         name: "encrypt",
@@ -112,6 +119,8 @@ pub struct BadShare {
 
 /// Letters of a share's name, at most: what old clients can show (MS-FSCC 2.1.6).
 const NAME_MAX: usize = 80;
+/// Letters of a comment, at most: Windows' MAXCOMMENTSZ.
+const COMMENT_MAX: usize = 256;
 
 impl ShareConfig {
     /// A share with the usual options.
@@ -122,6 +131,7 @@ impl ShareConfig {
         Self {
             name,
             path,
+            comment: String::new(),
             read_only: usual.read_only,
             encrypted: false,
             guest: true,
@@ -177,6 +187,12 @@ impl ShareConfig {
     fn apply(&mut self, option: &str, value: &str) -> Result<(), String> {
         match option {
             "path" => self.path = value.into(),
+            "comment" => {
+                if value.chars().count() > COMMENT_MAX || value.chars().any(char::is_control) {
+                    return Err(format!("one line of at most {COMMENT_MAX} letters"));
+                }
+                value.clone_into(&mut self.comment);
+            }
             "ro" => self.read_only = settings::switch(value)?,
             "encrypt" => self.encrypted = settings::switch(value)?,
             "guest" => self.guest = settings::switch(value)?,
@@ -278,6 +294,14 @@ mod tests {
             ("a=/x,y", ShareConfig::new("a", "/x,y")),
             ("a=/x,ro,y", ShareConfig::new("a", "/x,ro,y")),
             ("a=/x,y,ro", ShareConfig { read_only: true, ..ShareConfig::new("a", "/x,y") }),
+            (
+                "a=/x,comment=what it is,ro",
+                ShareConfig {
+                    comment: "what it is".into(),
+                    read_only: true,
+                    ..ShareConfig::new("a", "/x")
+                },
+            ),
             ("a b=/x=y", ShareConfig::new("a b", "/x=y")),
             (
                 "a=/x,guest=off,links=refuse,hide-dot-files=no,case_sensitive",
@@ -318,6 +342,7 @@ mod tests {
             ("a=/x,file_mode=888", "an octal number"),
             ("a=/x,file_mode=1777", "an octal number"),
             ("a=/x,users=", "the names of users"),
+            ("a=/x,comment=a\nb", "one line"),
         ] {
             let words = ShareConfig::parse(text).unwrap_err().to_string();
             assert!(words.contains(why), "{text}: {words}");
