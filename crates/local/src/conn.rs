@@ -248,6 +248,8 @@ pub struct Conn {
     pub stay: AtomicU32,
     /// Place of the peer's ring that was found to be the peer's.
     loc_checked: AtomicU64,
+    /// Place of our ring that was opened for writing last, of an inherited connection.
+    opened: AtomicU64,
     /// [`options`].
     pub options: AtomicU32,
     /// Calls without effect since the kernel was asked last.
@@ -327,6 +329,7 @@ impl Conn {
         for word in [
             &self.tcp_rx,
             &self.loc_checked,
+            &self.opened,
             &self.offer,
             &self.held_until,
             &self.polled,

@@ -351,7 +351,17 @@ impl Map {
     /// Opens the page of a half of another process for writing (`false`: for reading only again).
     /// Only for what a peer that does not answer must have done on its behalf, under its lock.
     pub fn lend(&self, index: u32, write: bool) -> bool {
-        let (offset, bytes) = pages::around(index as usize * HALF_BYTES, HALF_BYTES);
+        self.open_pages(index as usize * HALF_BYTES, HALF_BYTES, write)
+    }
+
+    /// Opens the ring of a process that we were forked from for writing: pages that it has [taken](Self::commit) after the
+    /// fork it has opened for itself alone.
+    pub fn open_ring(&self, loc: Loc) -> bool {
+        self.open_pages(loc.offset(), loc.bytes(), true)
+    }
+
+    fn open_pages(&self, offset: usize, bytes: usize, write: bool) -> bool {
+        let (offset, bytes) = pages::around(offset, bytes);
         if offset < DATA_AT || offset + bytes > FILE_BYTES {
             return false;
         }

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::calls::{self, Forked, entries};
+use crate::peer;
 use crate::say;
 use crate::stage::{Role, SETTLE, Stage};
 
@@ -146,6 +147,32 @@ pub fn forks_that_fail(s: &mut Stage) {
         say!("back", s.b_send(c, "back"), calls::recv(c.a, 9, 0));
     }
     say!("close", calls::close(c.a), s.b_recv(c, 9));
+}
+
+/// The parent writes more than what carried its bytes before the fork holds: what carries them from then on is in the
+/// child's reach as well, and in that of its own child.
+pub fn fork_and_then_much(s: &mut Stage) {
+    const MUCH: usize = 1 << 20;
+    let c = s.pair();
+    let file = calls::memfd(&crate::show::stream_bytes(3, 0, 5000)).expect("a file");
+    let child = Child::start(
+        || {},
+        move || {
+            let sent = peer::send_stream(c.a, 4000, 2) == "4000"
+                && calls::sendfile(c.a, file, None, 5000) == Ok(5000);
+            let grandchild =
+                Child::start(|| {}, move || i32::from(calls::send(c.a, b"own", 0) != Ok(3)));
+            if grandchild.ends() == Ok(0) && sent { 0 } else { 1 }
+        },
+    );
+    s.tell(&format!("recvn {} {MUCH} 1", c.b));
+    say!("much", peer::send_stream(c.a, MUCH, 1), s.answer());
+    child.go_on();
+    say!("the child", s.b(&format!("recvn {} 4000 2", c.b)));
+    say!("its file", s.b(&format!("recvn {} 5000 3", c.b)));
+    say!("ends", child.ends(), s.b(&format!("recv {} 3 0", c.b)));
+    s.tell(&format!("recvn {} {MUCH} 4", c.b));
+    say!("much", peer::send_stream(c.a, MUCH, 4), s.answer(), calls::close(c.a), s.b_recv(c, 9));
 }
 
 /// A thread that polls, one in `select` and one in a send for which there is no room.

@@ -154,7 +154,7 @@ macro_rules! oracle_cases {
                 passed_beyond_what_a_socket_holds passed_while_shared
             }
             forking {
-                fork_during_recv fork_during_recv_and_closed fork_during_recv_child_goes_on fork_during_other_waits
+                fork_during_recv fork_during_recv_and_closed fork_during_recv_child_goes_on fork_and_then_much fork_during_other_waits
                 fork_during_epoll_wait fork_among_busy_threads forks_that_fail
             }
             late {

@@ -191,13 +191,13 @@ impl Conn {
         if mine.next_loc.load(Ordering::Relaxed) != 0 {
             let next = self.promote(w, mine, peer);
             if let Some(found) = next {
-                return Some(found);
+                return self.in_reach(w, mine, found);
             }
         }
         if let Some(loc) = Loc::parse(mine.loc.load(Ordering::Relaxed)) {
             let small = stalled || want > loc.bytes();
             if !small || loc.order >= order_most(w, mine, peer) || self.is_inherited(w, mine) {
-                return Some((loc, 0));
+                return self.in_reach(w, mine, (loc, 0));
             }
             return self.chain(w, mine, peer, tail, want, loc).or(Some((loc, 0)));
         }
@@ -239,6 +239,27 @@ impl Conn {
     /// Whether the connection was made by the process that we were forked from.
     pub(super) fn is_inherited(&self, w: &World, mine: &Half) -> bool {
         w.board.slot() != Some(mine.slot.load(Ordering::Relaxed))
+    }
+
+    /// A ring that our half names, once we may write there: the process that we were forked from has opened what it has
+    /// taken since then for itself. `None`: we may not. The caller holds the send lock.
+    #[inline]
+    fn in_reach(&self, w: &World, mine: &Half, found: (Loc, u64)) -> Option<(Loc, u64)> {
+        let is_open = !w.inherited() || self.opened.load(Ordering::Relaxed) == found.0.emit();
+        (is_open || self.opens(w, mine, found.0)).then_some(found)
+    }
+
+    #[cold]
+    fn opens(&self, w: &World, mine: &Half, loc: Loc) -> bool {
+        if !self.is_inherited(w, mine) {
+            return true;
+        }
+        let is_its = w.board.map.owner_of(loc.offset()) == Some(mine.slot.load(Ordering::Relaxed));
+        let opened = is_its && w.board.map.open_ring(loc);
+        if opened {
+            self.opened.store(loc.emit(), Ordering::Relaxed);
+        }
+        opened
     }
 
     #[cold]
