@@ -240,7 +240,7 @@ mod calls {
     pub fn sched_yield() {
         let _ = call!(SYS_sched_yield);
     }
-    /// Whether a thread of that id exists in our pid namespace.
+    /// Whether a thread of that id exists in our pid namespace, and be it only to be waited for.
     #[must_use]
     pub fn thread_exists(tid: u32) -> bool {
         call!(SYS_kill, tid, 0) != Err(libc::ESRCH) || call!(SYS_tkill, tid, 0) != Err(libc::ESRCH)

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr};
 use crate::sync::{AtomicU32, Ordering};
 use crate::{call, foreign, handler, lent};
 
+mod owner;
+
 thread_local! {
     static TID: Cell<u32> = const { Cell::new(0) };
 }
@@ -199,7 +201,7 @@ fn wait_until_free(word: &AtomicU32) -> Option<()> {
 
 /// An owner that was killed inside: the words under the lock are each valid at any time, so the lock is simply free.
 fn free_if_dead(word: &AtomicU32, owner: u32) {
-    if owner != 0 && !call::thread_exists(owner) {
+    if owner != 0 && !owner::lives(owner) {
         let _ = word.compare_exchange(owner, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
@@ -329,6 +331,24 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn what_a_child_holds_that_was_killed_and_not_waited_for_is_free() {
+        let word = &words()[0];
+        // SAFETY: the child uses words and system calls only, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            forget_tid();
+            std::mem::forget(lock(word));
+            call::raise(libc::SIGKILL);
+        }
+        while word.load(Ordering::Acquire) == 0 {
+            call::sched_yield();
+        }
+        assert!(lock(word).is_some());
+        // SAFETY: our child.
+        assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
     }
 
     /// Words in memory that a forked child has too.

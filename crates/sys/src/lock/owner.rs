@@ -1,0 +1,94 @@
+//! Whether who holds a lock can still give it back. Of system calls only, and without memory: it is asked in signal
+//! handlers too.
+
+use std::ffi::CStr;
+use std::io::Write;
+
+use crate::call;
+
+/// Bytes of a line of `/proc` up to the state of a thread, and more.
+const HEAD: usize = 256;
+
+/// Whether a thread has not ended. Who was killed still [exists](call::thread_exists) until its parent has asked how it has
+/// ended, and the parent may be the very one that waits.
+pub(super) fn lives(tid: u32) -> bool {
+    if !call::thread_exists(tid) {
+        return false;
+    }
+    if let Ok(pidfd) = call::pidfd_open(tid) {
+        // What there is to read of a process is its end. Its first thread may have ended before, but holding no lock.
+        let (ended, _) = call::readable(pidfd);
+        let _ = call::close(pidfd);
+        return !ended;
+    }
+    // It is another thread than the first of its process, or the call is not to be had.
+    !matches!(state_of(tid), Some(b'Z' | b'X'))
+}
+
+/// The letter that `/proc` has for the state of a thread. `None`: it does not say, or not of our pid namespace.
+fn state_of(tid: u32) -> Option<u8> {
+    let mut text = [0u8; HEAD];
+    let own = head_of(c"/proc/self/stat", &mut text)?;
+    let number = own.split(|byte| *byte == b' ').next()?;
+    if std::str::from_utf8(number).ok()?.parse() != Ok(call::getpid()) {
+        return None;
+    }
+    let mut path = [0u8; 32];
+    write!(&mut path[..31], "/proc/{tid}/stat").ok()?;
+    let head = head_of(CStr::from_bytes_until_nul(&path).ok()?, &mut text)?;
+    // Before it comes the name in brackets, in which any other may be.
+    let name_ends = head.iter().rposition(|byte| *byte == b')')?;
+    head.get(name_ends + 2).copied()
+}
+
+fn head_of<'a>(path: &CStr, text: &'a mut [u8; HEAD]) -> Option<&'a [u8]> {
+    let fd = call::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
+    let got = call::read(fd, text);
+    let _ = call::close(fd);
+    text.get(..got.ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child that has ended, and that nobody has asked how.
+    fn ended() -> i32 {
+        // SAFETY: the child ends at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(0) };
+        }
+        // SAFETY: all zeros is a valid answer.
+        let mut how: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = libc::WEXITED | libc::WNOWAIT;
+        // SAFETY: our child, and a valid place; it stays as it is.
+        let waited =
+            unsafe { libc::waitid(libc::P_PID, child.cast_unsigned(), &raw mut how, flags) };
+        assert_eq!(waited, 0);
+        child
+    }
+
+    #[test]
+    fn who_was_not_waited_for_does_not_live() {
+        let child = ended();
+        let tid = child.cast_unsigned();
+        assert!(call::thread_exists(tid));
+        assert!(!lives(tid));
+        assert_eq!(state_of(tid), Some(b'Z'));
+        // SAFETY: our child.
+        assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+        assert!(!lives(tid) && state_of(tid).is_none());
+    }
+
+    #[test]
+    fn threads_of_ours_live() {
+        let alive = || {
+            let tid = call::gettid();
+            lives(tid) && state_of(tid) == Some(b'R')
+        };
+        assert!(alive());
+        assert!(std::thread::spawn(alive).join().expect("no panic"));
+    }
+}
