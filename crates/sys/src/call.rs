@@ -144,7 +144,7 @@ mod calls {
         call!(SYS_ftruncate, fd, len).map(drop)
     }
     pub fn fallocate(fd: i32, offset: usize, len: usize) -> Result<()> {
-        call!(SYS_fallocate, fd, 0, offset, len).map(drop)
+        super::despite_signals(|| call!(SYS_fallocate, fd, 0, offset, len).map(drop))
     }
     pub fn punch(fd: i32, offset: usize, len: usize) -> Result<()> {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -706,6 +706,21 @@ mod calls {
         name
     }
 }
+/// Does what a signal may have ended without anything done, and then once more without signals: where they come faster than
+/// it is done it would never be. Before Linux 6.10 tmpfs takes no pages while a signal waits.
+fn despite_signals(mut act: impl FnMut() -> Result<()>) -> Result<()> {
+    /// What cannot be blocked, and what the kernel has a thread do, ends it too, but does not come without end.
+    const TRIES: usize = 16;
+    match act() {
+        Err(libc::EINTR) => {
+            let _blocked = crate::handler::Blocked::new();
+            let again = (0..TRIES).map(|_| act()).find(|done| *done != Err(libc::EINTR));
+            again.unwrap_or(Err(libc::EINTR))
+        }
+        done => done,
+    }
+}
+
 pub use calls::*;
 
 const AF_INET: libc::sa_family_t = 2;
@@ -814,4 +829,33 @@ pub fn cpu() -> u32 {
     // SAFETY: always callable; answered from the thread's rseq area or the vDSO.
     let cpu = unsafe { libc::sched_getcpu() };
     cpu.cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Signals that this thread blocks.
+    fn blocked() -> u64 {
+        let now = set_blocked(u64::MAX);
+        let _ = set_blocked(now);
+        now
+    }
+
+    #[test]
+    fn what_signals_end_is_done_without_them() {
+        let before = blocked();
+        let mut seen = Vec::new();
+        let done = despite_signals(|| {
+            seen.push(blocked());
+            if seen.len() < 4 { Err(libc::EINTR) } else { Ok(()) }
+        });
+        assert_eq!((done, seen.len(), blocked()), (Ok(()), 4, before));
+        let alarm = 1 << (libc::SIGALRM - 1);
+        assert_eq!(seen[0], before);
+        assert!(seen[1..].iter().all(|mask| mask & alarm != 0));
+        // Nor for ever, and what else there is to say is said at once.
+        assert_eq!(despite_signals(|| Err(libc::EINTR)), Err(libc::EINTR));
+        assert_eq!(despite_signals(|| Err(libc::ENOSPC)), Err(libc::ENOSPC));
+    }
 }
