@@ -182,12 +182,17 @@ impl Ring {
     fn of(entries: u32, kinds: &[Kind]) -> Result<Self, Unavailable> {
         let (ring, kind) = build(entries.max(1), kinds)?;
         let params = ring.params();
-        // Since 5.5 and 5.11: no completion is lost however many there are; a wait has an end.
+        // Since 5.5, 5.11 and 5.13: no completion is lost however many there are; a wait has an end; a poll goes on after it
+        // was told of something. Before, that was asked for in vain, and what is ready at once would be asked for without end.
         if !params.is_feature_nodrop() {
             return Err(Unavailable::TooOld("IORING_FEAT_NODROP"));
         }
         if !params.is_feature_ext_arg() {
             return Err(Unavailable::TooOld("IORING_FEAT_EXT_ARG"));
+        }
+        // The flag of that poll has no mark of its own; this came with it.
+        if !params.is_feature_resource_tagging() {
+            return Err(Unavailable::TooOld("IORING_POLL_ADD_MULTI"));
         }
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe)?;
