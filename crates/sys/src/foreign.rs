@@ -124,13 +124,33 @@ mod imp {
     fn handle_one(signal: c_int) -> Option<Action> {
         // SAFETY: all zeros is a valid action.
         let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+        let action = ours();
+        // SAFETY: the handler touches nothing but atomics and ranges that are watched.
+        let done = unsafe { libc::sigaction(signal, &raw const action, &raw mut before) };
+        (done == 0).then_some(Action(before))
+    }
+
+    /// What we install.
+    fn ours() -> libc::sigaction {
         // SAFETY: all zeros is a valid action.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = handler as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-        // SAFETY: the handler touches nothing but atomics and ranges that are watched.
-        let done = unsafe { libc::sigaction(signal, &raw const action, &raw mut before) };
-        (done == 0).then_some(Action(before))
+        action
+    }
+
+    /// After a call of who had the signal before, for what somebody sent. Rust's own takes it for the end and leaves the
+    /// signal to the kernel; but it is over, and what is watched is there still.
+    fn keep(signal: c_int) {
+        // SAFETY: all zeros is a valid action.
+        let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: only asks.
+        let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
+        let ours = ours();
+        if asked != 0 || now.sa_sigaction != ours.sa_sigaction {
+            // SAFETY: as when it was installed first.
+            unsafe { libc::sigaction(signal, &raw const ours, std::ptr::null_mut()) };
+        }
     }
 
     /// Puts memory there that is nobody's: all at once, so that no number of faults uses up the mappings that a process may
@@ -188,6 +208,9 @@ mod imp {
                     unsafe { std::mem::transmute::<*const (), Handler>(theirs as *const ()) };
                 // SAFETY: what the kernel has given us, and would have given it.
                 unsafe { theirs(signal, info, context) };
+                if sent {
+                    keep(signal);
+                }
             }
         }
     }
@@ -246,6 +269,27 @@ mod tests {
         call::mprotect(at, BYTES, libc::PROT_READ).unwrap();
         word(at, 8).store(1, Ordering::Relaxed);
         assert!(foreign.is_spoiled());
+    }
+
+    /// In a process of its own, whose signals nobody else uses.
+    #[test]
+    fn signals_that_were_sent_leave_it_watched() {
+        if std::env::var_os("SHUNT_FOREIGN_SENT").is_some() {
+            let (fd, at) = mapping();
+            let foreign = watch(&(at.addr()..at.addr() + BYTES)).unwrap();
+            for signal in [libc::SIGBUS, libc::SIGSEGV] {
+                call::raise(signal);
+            }
+            call::ftruncate(fd, 0).unwrap();
+            assert_eq!(word(at, 0).load(Ordering::Relaxed), 0);
+            assert!(foreign.is_spoiled());
+            return;
+        }
+        let itself = std::env::current_exe().unwrap();
+        let mut child = Command::new(itself);
+        child.args(["foreign::tests::signals_that_were_sent", "--test-threads=1"]);
+        let output = child.env("SHUNT_FOREIGN_SENT", "1").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
     }
 
     /// In a process of its own, which it ends.
