@@ -14,6 +14,8 @@ const SPNEGO: &[u8] = b"\x2b\x06\x01\x05\x05\x02";
 const HINT: &[u8] = b"not_defined_in_RFC4178@please_ignore";
 /// Mechanisms that a client may offer; nobody has that many.
 const MECHANISMS_MAX: usize = 16;
+/// Bytes of the list of them, which is kept until the client goes on.
+const LIST_MAX: usize = 1024;
 
 const APPLICATION: u8 = 0x60;
 const OID: u8 = 0x06;
@@ -63,6 +65,9 @@ impl<'a> NegTokenInit<'a> {
         let mut outer = Reader::new(framing.element(context(0))?);
         let mut fields = Reader::new(outer.element(SEQUENCE)?);
         let (der, list) = Reader::new(fields.element(context(0))?).raw(SEQUENCE)?;
+        if der.len() > LIST_MAX {
+            return Err(Malformed);
+        }
         let mut list = Reader::new(list);
         let mut mechanisms = Vec::new();
         while !list.is_empty() {

@@ -24,6 +24,8 @@ use super::Answer;
 
 /// Set-ups that a connection may have begun and not ended, those included that a thread is at.
 const SET_UPS: usize = 64;
+/// And before anybody has come in by it: anybody can make those wait, each with a few KiB.
+const FIRST_SET_UPS: usize = 16;
 
 /// What a set-up is to lead to.
 enum Aim {
@@ -171,7 +173,8 @@ fn begin(
             (id, Aim::Again(bound))
         }
     };
-    if x.channel.set_ups.borrow().len() + x.channel.stepping.get() >= SET_UPS {
+    let most = if x.channel.sessions.borrow().is_empty() { FIRST_SET_UPS } else { SET_UPS };
+    if x.channel.set_ups.borrow().len() + x.channel.stepping.get() >= most {
         return Err(NtStatus::INSUFFICIENT_RESOURCES);
     }
     let acceptor = x.server().acceptor();

@@ -108,6 +108,28 @@ fn ntlm_alone() {
     assert!(token.is_empty());
 }
 
+/// What is kept until the client goes on is short; what is not may be as long as a ticket is.
+#[test]
+fn what_is_kept_of_a_first_token_is_short() {
+    let long = |len: usize| {
+        let mut token = Client::negotiate();
+        token.resize(len, 0);
+        token
+    };
+    let first = |token: &[u8]| Server::new(settings()).step(token);
+    let kept = |step| matches!(step, Step::Continue(_));
+    assert!(kept(first(&long(2048))));
+    assert_eq!(reason(first(&long(2049))), Reason::Malformed("NTLM NEGOTIATE"));
+    let spnego = |token: &[u8]| first(&NegTokenInit::emit(&[NTLMSSP], Some(token)));
+    assert!(kept(spnego(&long(2048))));
+    assert_eq!(reason(spnego(&long(2049))), Reason::Malformed("NTLM NEGOTIATE"));
+    // A list of 16 + len bytes, and a ticket of a mechanism that we do not have.
+    let list =
+        |len| first(&NegTokenInit::emit(&[&vec![1; len], NTLMSSP], Some(&vec![0; 60 << 10])));
+    assert!(kept(list(1000)));
+    assert_eq!(reason(list(1024)), Reason::Malformed("SPNEGO token"));
+}
+
 #[test]
 fn ntlm_in_spnego() {
     let mut server = Server::new(settings());

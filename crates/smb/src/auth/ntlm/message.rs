@@ -9,6 +9,9 @@ use crate::auth::{Reason, Settings};
 pub(super) const SIGNATURE: [u8; 8] = *b"NTLMSSP\0";
 /// Messages longer than this are nobody's.
 const MESSAGE_MAX: usize = 64 * 1024;
+/// A NEGOTIATE message longer than this is nobody's: two names in a code page behind 40 bytes. It is kept until the client
+/// goes on, which anybody can leave it waiting for.
+const NEGOTIATE_MAX: usize = 2048;
 /// Where AUTHENTICATE has its MIC, if its AV pairs say that there is one.
 pub(super) const MIC_AT: usize = 72;
 /// Bytes of a MIC.
@@ -54,7 +57,8 @@ pub(super) fn is(message: &[u8], kind: u32) -> bool {
 
 /// The flags of a NEGOTIATE message. What else it says, names in a code page, is not needed.
 pub(super) fn negotiate(message: &[u8]) -> Result<u32, Reason> {
-    let flags = is(message, 1).then(|| u32_at(message, 12)).flatten();
+    let taken = is(message, 1) && message.len() <= NEGOTIATE_MAX;
+    let flags = taken.then(|| u32_at(message, 12)).flatten();
     flags.ok_or(Reason::Malformed("NTLM NEGOTIATE"))
 }
 
