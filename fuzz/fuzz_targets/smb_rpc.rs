@@ -41,8 +41,8 @@ impl Accounts for Numbers {
     }
 }
 
-fn read_all(pipe: &mut Pipe) {
-    while let Ok(chunk) = pipe.read(512) {
+fn read_all(pipe: &mut Pipe, host: &Host) {
+    while let Ok(chunk) = pipe.read(512, host) {
         assert!(chunk.bytes.len() <= 512);
     }
     assert_eq!(pipe.waiting(), 0);
@@ -56,7 +56,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let mut pipe = Pipe::new(PipeKind::Srvsvc);
     for part in bytes.chunks(64) {
         let _ = pipe.write(part, &host);
-        read_all(&mut pipe);
+        read_all(&mut pipe, &host);
     }
     // Which pipe is the first of the bytes, and the number of the call the second.
     let Some((&first, bytes)) = bytes.split_first() else { return };
@@ -74,7 +74,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let arguments = bytes.get(2..).unwrap_or(&[]);
     let Some(request) = request(&[number, &handle, arguments].concat()) else { return };
     let _ = pipe.write(&request, &host);
-    read_all(&mut pipe);
+    read_all(&mut pipe, &host);
 });
 
 /// A request: the number of the call, and its arguments. `None` if it is too long for one unit.

@@ -8,13 +8,18 @@ use smb::auth::UserFile;
 use smb::rpc::{self, Accounts, Chunk, Host, PipeKind};
 use sys::accounts::{Account, Group};
 
-use super::runtime;
+use super::runtime::{self, Permit};
 use super::server::Server;
-use super::session::Identity;
+use super::session::Session;
+
+/// Pipes that a session has open at most: one may hold half a MiB of answers.
+pub(super) const PIPES: usize = 64;
 
 /// An open pipe.
 pub(super) struct Pipe {
     server: Arc<Server>,
+    /// One of those that the session may have.
+    _place: Permit,
     inner: Mutex<rpc::Pipe>,
     /// Who is to hear names of the host's users.
     may_hear_names: bool,
@@ -57,15 +62,18 @@ impl Pipe {
     ///
     /// # Errors
     ///
-    /// OBJECT_NAME_NOT_FOUND if there is none.
+    /// OBJECT_NAME_NOT_FOUND if there is none; INSUFFICIENT_RESOURCES if the session has as many as it may.
     pub(super) fn open(
         server: &Arc<Server>,
         name: &str,
-        identity: &Identity,
+        session: &Session,
     ) -> Result<Self, NtStatus> {
         let kind = PipeKind::from_name(name)?;
+        let place = session.pipes.try_take(1).ok_or(NtStatus::INSUFFICIENT_RESOURCES)?;
+        let identity = session.identity();
         Ok(Self {
             server: server.clone(),
+            _place: place,
             inner: Mutex::new(rpc::Pipe::new(kind)),
             may_hear_names: !identity.guest && !identity.anonymous,
             may_wait: kind.may_wait(),
@@ -100,7 +108,7 @@ impl Pipe {
 
     /// Reads what was answered; whether there is more of it.
     pub(super) async fn read(self: &Arc<Self>, most: usize) -> Result<Chunk, NtStatus> {
-        self.with(&[], move |inner, _, _| inner.read(most)).await
+        self.with(&[], move |inner, _, host| inner.read(most, host)).await
     }
 
     /// Bytes that wait to be read, and in how many messages. While a call is under way it has no answer.
@@ -134,6 +142,11 @@ impl Pipe {
             return what(&mut self.inner(), data, &self.host());
         }
         let (this, data) = (self.clone(), data.to_vec());
-        runtime::offload(move || what(&mut this.inner(), &data, &this.host())).await
+        let place = self.server.askers.take(1).await;
+        let call = move || {
+            let _place = place;
+            what(&mut this.inner(), &data, &this.host())
+        };
+        runtime::offload(call).await
     }
 }

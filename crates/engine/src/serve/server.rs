@@ -28,7 +28,7 @@ use super::fs;
 use super::kerberos::Kerberos;
 use super::log;
 use super::open::{Object, Open, Table};
-use super::runtime::{self, Event, VectorId};
+use super::runtime::{self, Budget, Event, VectorId};
 use super::session::{Identity, Session};
 use super::tally::Tally;
 use super::watch;
@@ -106,6 +106,9 @@ pub struct Server {
     leases: Mutex<Leases>,
     waiting: Mutex<HashMap<Waiter, Arc<Waiting>>>,
     limiter: Mutex<Limiter>,
+    /// Threads that may ask name services for clients of pipes: a service that does not answer leaves the others to all
+    /// else.
+    pub(super) askers: Budget,
     pub(super) authentication: Arc<Settings>,
     /// Lets clients in by tickets, too.
     kerberos: Option<Kerberos>,
@@ -261,6 +264,7 @@ impl Server {
             leases: Mutex::new(Leases::new(config.limits.opens.saturating_mul(4))),
             waiting: Mutex::default(),
             limiter: Mutex::new(Limiter::new(LimiterSettings::default())),
+            askers: Budget::new(runtime::Config::default().offload_threads / 4),
             authentication: Arc::new(authentication(&config)),
             kerberos,
             unix: Arc::new(fs::Unix::of_process()),

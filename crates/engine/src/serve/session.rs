@@ -15,6 +15,8 @@ use super::accounts::Account;
 use super::acting::Whose;
 use super::channel::ChannelRef;
 use super::open::Open;
+use super::pipe;
+use super::runtime::Budget;
 use super::server::{Server, SharePoint};
 
 /// Who a session is.
@@ -87,6 +89,8 @@ pub(super) struct Session {
     closed: AtomicBool,
     /// How often it was authenticated again.
     renewals: AtomicU64,
+    /// Named pipes that it may have open.
+    pub(super) pipes: Budget,
     state: Mutex<State>,
 }
 
@@ -151,6 +155,7 @@ impl Session {
             turned: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             renewals: AtomicU64::new(0),
+            pipes: Budget::new(pipe::PIPES),
             state: Mutex::new(State {
                 identity: Arc::new(with.identity),
                 channels: Vec::new(),

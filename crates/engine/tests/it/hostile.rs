@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use smb::crypto::TRANSFORM_ID;
 use smb::wire::header::{Command, Header, PROTOCOL_ID};
-use smb::wire::{bare, create, lock, query_directory, read, session_setup};
+use smb::wire::{bare, close, create, lock, query_directory, read, session_setup};
 use smb::{Access, CreateOptions, Disposition, FileId, NtStatus, SessionId, ShareAccess};
 
 use crate::client::{Client, Offer, request, utf16, write_request};
@@ -129,6 +129,26 @@ fn a_connection_may_begin_so_many_set_ups_and_no_more() {
     };
     assert_eq!(begun(Client::connect(place.address(), Offer::default())), 16);
     assert_eq!(begun(enter(&place)), 64, "somebody has said who it is");
+    serves(&place);
+}
+
+#[test]
+fn a_session_has_so_many_pipes_and_no_more() {
+    let place = Place::new();
+    let mut client = Client::enter(place.address(), Offer::default(), "alice", "IPC$");
+    let name = utf16("srvsvc");
+    let open = |client: &mut Client| {
+        let answer = client.call(Command::Create, &Client::create_body(&name));
+        let pipe = create::Response::parse(&answer.message).map(|opened| opened.file);
+        pipe.map_err(|_| answer.status())
+    };
+    let pipes: Vec<_> = (0..100).map_while(|_| open(&mut client).ok()).collect();
+    assert_eq!(pipes.len(), 64);
+    assert_eq!(open(&mut client), Err(NtStatus::INSUFFICIENT_RESOURCES));
+    let close = close::Request { flags: close::Flags::empty(), file: pipes[30] };
+    client.call(Command::Close, &close).good();
+    assert!(open(&mut client).is_ok());
+    assert_eq!(open(&mut client), Err(NtStatus::INSUFFICIENT_RESOURCES));
     serves(&place);
 }
 

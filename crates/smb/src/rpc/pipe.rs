@@ -16,8 +16,8 @@ const UNIT_MAX: u16 = 4280;
 const UNIT_MIN: u16 = 1432;
 /// Longest request, all its fragments together, bytes.
 const REQUEST_MAX: usize = 64 << 10;
-/// Bytes that wait to be read before no more calls are taken.
-const WAITING_MAX: usize = 1 << 20;
+/// Bytes that wait to be read before no more calls are answered: so many wait at most, and one answer, however long.
+const WAITING_MAX: usize = 64 << 10;
 
 /// Which pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,7 +91,7 @@ impl Chunk {
 #[derive(Clone, Debug)]
 pub struct Pipe {
     kind: PipeKind,
-    /// What was written and is no whole unit yet.
+    /// What was written and is no whole unit yet, or not taken while too much waits.
     incoming: Vec<u8>,
     /// The call whose fragments are coming.
     call: Option<Call>,
@@ -103,6 +103,8 @@ pub struct Pipe {
     outgoing: VecDeque<Vec<u8>>,
     /// Bytes of the first of them that were read.
     read: usize,
+    /// Bytes of all of them that were not.
+    waiting: usize,
     /// The client broke the protocol.
     broken: bool,
 }
@@ -127,11 +129,12 @@ impl Pipe {
             unit_max: UNIT_MAX,
             outgoing: VecDeque::new(),
             read: 0,
+            waiting: 0,
             broken: false,
         }
     }
 
-    /// Takes what the client wrote, all of it, and makes the answers to whole calls.
+    /// Takes what the client wrote, all of it, and makes the answers to whole calls, as many as may wait.
     ///
     /// # Errors
     ///
@@ -141,38 +144,47 @@ impl Pipe {
         if self.broken {
             return Err(NtStatus::PIPE_DISCONNECTED);
         }
-        if self.waiting() > WAITING_MAX || bytes.len() > REQUEST_MAX {
+        if self.waiting > WAITING_MAX || bytes.len() > REQUEST_MAX {
             return Err(NtStatus::INSUFFICIENT_RESOURCES);
         }
         self.incoming.extend_from_slice(bytes);
-        let incoming = std::mem::take(&mut self.incoming);
+        self.go_on(host);
+        if self.broken { Err(NtStatus::PIPE_DISCONNECTED) } else { Ok(()) }
+    }
+
+    /// Takes whole units of what was written, until enough waits to be read.
+    fn go_on(&mut self, host: &Host) {
+        if self.waiting > WAITING_MAX {
+            return;
+        }
+        let mut incoming = std::mem::take(&mut self.incoming);
         let mut rest = &incoming[..];
-        while let Some(first) = rest.first_chunk::<HEAD>() {
+        while self.waiting <= WAITING_MAX
+            && let Some(first) = rest.first_chunk::<HEAD>()
+        {
             let Some(head) = Head::parse(first) else {
                 self.broken = true;
-                break;
+                return;
             };
             let Some((unit, behind)) = rest.split_at_checked(head.len.into()) else { break };
             rest = behind;
             if self.take(head, &unit[HEAD..], host).is_none() {
                 self.broken = true;
-                break;
+                return;
             }
         }
-        if self.broken {
-            return Err(NtStatus::PIPE_DISCONNECTED);
-        }
-        self.incoming = rest.to_vec();
-        Ok(())
+        let taken = incoming.len() - rest.len();
+        incoming.drain(..taken);
+        self.incoming = incoming;
     }
 
-    /// Gives the client at most `max` bytes of what waits for it, of one unit.
+    /// Gives the client at most `max` bytes of what waits for it, of one unit. That makes room for further answers.
     ///
     /// # Errors
     ///
     /// PIPE_EMPTY if there is nothing: the client waits until something is; PIPE_DISCONNECTED once the client
     /// broke the protocol and has read what was left.
-    pub fn read(&mut self, max: usize) -> Result<Chunk, NtStatus> {
+    pub fn read(&mut self, max: usize, host: &Host) -> Result<Chunk, NtStatus> {
         let Some(unit) = self.outgoing.front() else {
             return Err(if self.broken {
                 NtStatus::PIPE_DISCONNECTED
@@ -184,9 +196,11 @@ impl Pipe {
         let bytes = left[..left.len().min(max)].to_vec();
         let more = bytes.len() < left.len();
         self.read += bytes.len();
+        self.waiting -= bytes.len();
         if !more {
             self.outgoing.pop_front();
             self.read = 0;
+            self.go_on(host);
         }
         Ok(Chunk { bytes, more })
     }
@@ -201,13 +215,13 @@ impl Pipe {
             return Err(NtStatus::PIPE_BUSY);
         }
         self.write(bytes, host)?;
-        self.read(max)
+        self.read(max, host)
     }
 
     /// Bytes that wait to be read, for FSCTL_PIPE_PEEK and FilePipeLocalInformation.
     #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.outgoing.iter().map(Vec::len).sum::<usize>() - self.read
+    pub const fn waiting(&self) -> usize {
+        self.waiting
     }
 
     /// Units that wait to be read, the first of them perhaps in part.
@@ -217,7 +231,9 @@ impl Pipe {
     }
 
     fn send(&mut self, kind: u8, flags: u8, call: u32, body: &[u8]) {
-        self.outgoing.push_back(Head::put(kind, flags, call, body));
+        let unit = Head::put(kind, flags, call, body);
+        self.waiting += unit.len();
+        self.outgoing.push_back(unit);
     }
 
     /// Takes a unit; `None` if that is the end of the connection.

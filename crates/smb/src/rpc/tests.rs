@@ -84,10 +84,10 @@ fn bound(pipe: PipeKind, host: &Host) -> Pipe {
 }
 
 /// The results of one call, from all its fragments.
-fn results(pipe: &mut Pipe) -> (u8, Vec<u8>) {
+fn results(pipe: &mut Pipe, host: &Host) -> (u8, Vec<u8>) {
     let mut all = Vec::new();
     loop {
-        let unit = pipe.read(usize::MAX).unwrap().bytes;
+        let unit = pipe.read(usize::MAX, host).unwrap().bytes;
         let head = Head::parse(unit.first_chunk().unwrap()).unwrap();
         assert_eq!(usize::from(head.len), unit.len());
         all.extend_from_slice(&unit[HEAD + 8..]);
@@ -99,7 +99,7 @@ fn results(pipe: &mut Pipe) -> (u8, Vec<u8>) {
 
 fn call(pipe: &mut Pipe, host: &Host, number: u16, arguments: &[u8]) -> Vec<u8> {
     pipe.write(&request(FIRST | LAST, 9, 0, number, arguments), host).unwrap();
-    let (kind, results) = results(pipe);
+    let (kind, results) = results(pipe, host);
     assert_eq!(kind, kind::RESPONSE);
     results
 }
@@ -137,7 +137,7 @@ fn another_interface_is_refused_and_cannot_be_called() {
     let verdict = &answer[HEAD + 28..HEAD + 32];
     assert_eq!(verdict, [2, 0, 1, 0]);
     pipe.write(&request(FIRST | LAST, 9, 0, 15, &[]), &host).unwrap();
-    let (kind, fault) = results(&mut pipe);
+    let (kind, fault) = results(&mut pipe, &host);
     assert_eq!((kind, &fault[..4]), (kind::FAULT, &0x1c01_0003_u32.to_le_bytes()[..]));
 }
 
@@ -184,7 +184,7 @@ fn a_long_list_comes_in_fragments_and_is_read_in_pieces() {
     assert_eq!(busy, Err(NtStatus::PIPE_BUSY));
     let (mut stream, mut left) = (chunk.bytes.clone(), pipe.waiting());
     while left > 0 {
-        chunk = pipe.read(777).unwrap();
+        chunk = pipe.read(777, &host).unwrap();
         left -= chunk.bytes.len();
         assert_eq!(left, pipe.waiting());
         stream.extend_from_slice(&chunk.bytes);
@@ -199,7 +199,7 @@ fn a_long_list_comes_in_fragments_and_is_read_in_pieces() {
         rest = behind;
     }
     assert_eq!(again, whole);
-    assert_eq!(pipe.read(1), Err(NtStatus::PIPE_EMPTY));
+    assert_eq!(pipe.read(1, &host), Err(NtStatus::PIPE_EMPTY));
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_request_may_come_in_fragments_and_those_in_pieces() {
         assert_eq!(pipe.waiting(), 0);
     }
     pipe.write(&bytes[bytes.len() - 1..], &host).unwrap();
-    let (_, pieces) = results(&mut pipe);
+    let (_, pieces) = results(&mut pipe, &host);
     assert_eq!(pieces, call(&mut pipe, &host, 15, &arguments));
 }
 
@@ -281,7 +281,7 @@ fn what_cannot_be_called_faults() {
     let cases = [(14, &[][..], 0x1c01_0002_u32), (15, &[][..], 0x6f7), (16, &[0; 4], 0x6f7)];
     for (number, arguments, status) in cases {
         pipe.write(&request(FIRST | LAST, 9, 0, number, arguments), &host).unwrap();
-        let (kind, fault) = results(&mut pipe);
+        let (kind, fault) = results(&mut pipe, &host);
         assert_eq!((kind, &fault[..4]), (kind::FAULT, &status.to_le_bytes()[..]));
     }
 }
@@ -299,7 +299,7 @@ fn who_breaks_the_protocol_is_cut_off() {
     for bytes in [before, version, big_endian, short] {
         let mut pipe = Pipe::new(PipeKind::Srvsvc);
         assert_eq!(pipe.write(&bytes, &host), Err(NtStatus::PIPE_DISCONNECTED));
-        assert_eq!(pipe.read(100), Err(NtStatus::PIPE_DISCONNECTED));
+        assert_eq!(pipe.read(100, &host), Err(NtStatus::PIPE_DISCONNECTED));
         assert_eq!(pipe.write(&[], &host), Err(NtStatus::PIPE_DISCONNECTED));
     }
     // Two calls at once, a middle without a beginning, a call without an end.
@@ -321,8 +321,34 @@ fn who_does_not_read_may_not_write() {
     let bytes = request(FIRST | LAST, 9, 0, 15, &share_enum(1));
     let refused = (0..100).find_map(|_| pipe.write(&bytes, &host).err());
     assert_eq!(refused, Some(NtStatus::INSUFFICIENT_RESOURCES));
-    while pipe.read(65_536).is_ok() {}
+    while pipe.read(65_536, &host).is_ok() {}
     assert_eq!(pipe.write(&bytes, &host), Ok(()));
+}
+
+/// All calls of one write are answered, as fast as the answers are read.
+#[test]
+fn so_much_waits_and_one_answer_more() {
+    let names: Vec<String> = (0..300).map(|n| format!("share number {n}")).collect();
+    let host = host(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut pipe = bound(PipeKind::Srvsvc, &host);
+    let answer = call(&mut pipe, &host, 15, &share_enum(1)).len();
+    let one = request(FIRST | LAST, 9, 0, 15, &share_enum(1));
+    let count = (64 << 10) / one.len();
+    assert_eq!(pipe.write(&one.repeat(count), &host), Ok(()));
+    for left in (0..count).rev() {
+        assert!(pipe.waiting() <= (64 << 10) + answer + answer / 100, "{} wait", pipe.waiting());
+        assert_eq!(pipe.write(&[], &host).is_err(), pipe.waiting() > 64 << 10);
+        assert_eq!(results(&mut pipe, &host).1.len(), answer, "{left} left");
+    }
+    assert_eq!((pipe.waiting(), pipe.units()), (0, 0));
+    // The protocol is broken behind what waits: that is read, and no more.
+    let broken = [&one.repeat(10)[..], &[0; 100]].concat();
+    assert_eq!(pipe.write(&broken, &host), Ok(()));
+    for _ in 0..10 {
+        assert_eq!(results(&mut pipe, &host).1.len(), answer);
+    }
+    assert_eq!(pipe.read(1, &host), Err(NtStatus::PIPE_DISCONNECTED));
+    assert_eq!(pipe.write(&one, &host), Err(NtStatus::PIPE_DISCONNECTED));
 }
 
 #[test]
@@ -342,7 +368,7 @@ fn hostile(writes: &[Vec<u8>], host: &Host) {
     let mut pipe = bound(PipeKind::Srvsvc, host);
     for bytes in writes {
         let _ = pipe.write(bytes, host);
-        while let Ok(chunk) = pipe.read(1000) {
+        while let Ok(chunk) = pipe.read(1000, host) {
             assert!(chunk.bytes.len() <= 1000);
         }
         assert_eq!(pipe.waiting(), 0);

@@ -103,7 +103,7 @@ fn pipe(x: &mut Exchange<'_>, request: &Request<'_>) -> Answer {
     let server = x.server().clone();
     let name = smb::name::utf16::decode(request.name)?;
     let session = x.session()?.clone();
-    let pipe = Pipe::open(&server, &name, &session.identity())?;
+    let pipe = Pipe::open(&server, &name, &session)?;
     let (id, object) = (OpenId(server.next_id()), Object::Pipe(Arc::new(pipe)));
     let given =
         Given { options: request.options, ..Given::plain(id, &session, x.tree()?.clone(), object) };
