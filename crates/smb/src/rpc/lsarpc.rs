@@ -12,8 +12,10 @@ use crate::security::Sid;
 
 /// The one handle that there is (MS-LSAD 2.2.2.1); that of what is closed is all zeros.
 const HANDLE: [u8; 20] = *b"\0\0\0\0Shunt's policy\x01\0";
-/// What may be asked for in one call (MS-LSAT 2.2.1).
-const ASKED_MAX: u32 = 0x5000;
+/// SIDs that may be asked for in one call (MS-LSAT 2.2.18).
+const SIDS_MAX: u32 = 0x5000;
+/// Names that may be (MS-LSAT 3.1.4.8).
+const NAMES_MAX: u32 = 1000;
 /// No domain (MS-LSAT 2.2.13).
 const NO_DOMAIN: u32 = u32::MAX;
 
@@ -142,7 +144,7 @@ fn policy(arguments: &mut Arguments<'_>, host: &Host) -> Option<Vec<u8>> {
 /// LsarLookupSids, and with `flags` LsarLookupSids2 (MS-LSAT 3.1.4.11, 3.1.4.10).
 fn sids(arguments: &mut Arguments<'_>, accounts: &dyn Accounts, flags: bool) -> Option<Vec<u8>> {
     let count = arguments.u32()?;
-    if count > ASKED_MAX {
+    if count > SIDS_MAX {
         return None;
     }
     let mut asked = Vec::new();
@@ -216,7 +218,7 @@ fn names(
     put: &PutSid,
 ) -> Option<Vec<u8>> {
     let count = arguments.u32()?;
-    if count > ASKED_MAX || arguments.u32()? != count {
+    if count > NAMES_MAX || arguments.u32()? != count {
         return None;
     }
     let mut is_there = Vec::new();
@@ -349,7 +351,8 @@ fn of_name(text: &str, host: &Host, accounts: &dyn Accounts) -> Option<Principal
     }
     let is_ours = is_in(&host.name);
     // As the host has them, or as Windows people write them.
-    let spellings = [name.to_owned(), name.to_lowercase()];
+    let mut spellings = vec![name.to_owned(), name.to_lowercase()];
+    spellings.dedup();
     let mut users = spellings.iter().filter(|_| is_ours || is_in(UNIX_USER.0));
     if let Some((uid, name)) = users.find_map(|name| Some((accounts.uid(name)?, name))) {
         return Some(principal(UNIX_USER, name, Sid::unix_user(uid), Use::User));

@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::fscc::{Put, Reader};
@@ -333,4 +334,52 @@ fn arguments_that_do_not_hold_together_are_refused() {
     [0; 6].into_iter().for_each(|n| none.u32(n));
     let results = call(15, &none, &host()).unwrap();
     assert_eq!(results.last_chunk(), Some(&[0; 4]));
+}
+
+/// Nobody is known, and it is counted how often that is said.
+#[derive(Debug, Default)]
+struct Nobody(AtomicUsize);
+
+impl Accounts for Nobody {
+    fn user_name(&self, _: u32) -> Option<String> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Some("x".repeat(32))
+    }
+
+    fn group_name(&self, _: u32) -> Option<String> {
+        self.user_name(0)
+    }
+
+    fn uid(&self, _: &str) -> Option<u32> {
+        self.user_name(0)?;
+        None
+    }
+
+    fn gid(&self, _: &str) -> Option<u32> {
+        self.uid("")
+    }
+}
+
+/// A call is at most 64 KiB long. What it may cost, in bytes and in questions to name services, is not much more.
+#[test]
+fn the_longest_calls_are_answered_at_bearable_cost() {
+    let cost = |number, arguments: &[u8]| {
+        let nobody = Arc::new(Nobody::default());
+        let host = Host { accounts: Some(nobody.clone()), ..host() };
+        let answer = call(number, arguments, &host).map(|results| results.len());
+        (answer, nobody.0.load(Ordering::Relaxed))
+    };
+    let asking = |sid: Sid| asking_sids(&vec![sid; ((64 << 10) - 48) / (8 + sid.len())]);
+    for sid in [Sid::unix_user(1), Sid::new(u64::MAX >> 16, &[u32::MAX; 15]).unwrap(), sid("S-1-9")]
+    {
+        let (answer, asked) = cost(57, &asking(sid));
+        assert!(answer.unwrap() <= 400 << 10, "{answer:?} bytes");
+        assert!(asked <= 3000, "{asked} questions");
+    }
+    let names = |name: &str, count: usize| asking_names(&vec![name; count]);
+    let (answer, asked) = cost(68, &names("a", 1000));
+    assert!(answer.unwrap() <= 20 << 10, "{answer:?} bytes");
+    assert_eq!(asked, 2000);
+    assert_eq!(cost(68, &names("A", 1000)).1, 4000);
+    assert_eq!(cost(68, &names("A", 1001)), (Err(Fault::BadArguments), 0));
 }
