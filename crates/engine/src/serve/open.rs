@@ -60,6 +60,14 @@ impl FileObject {
         room.keep(self.handle.descriptors());
         self.room = Some(room);
     }
+
+    /// Another descriptor of the same file takes the place of its own.
+    pub(super) fn turn_to(&mut self, handle: Handle) {
+        self.handle = Arc::new(handle);
+        if let Some(room) = &mut self.room {
+            room.keep(self.handle.descriptors());
+        }
+    }
 }
 
 /// The lease that an open belongs to.

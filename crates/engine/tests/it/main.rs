@@ -6,6 +6,7 @@ mod between;
 mod breaks;
 mod client;
 mod control;
+mod creates;
 mod files;
 mod folders;
 mod hostile;

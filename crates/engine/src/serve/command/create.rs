@@ -23,7 +23,7 @@ use smb::{Access, Attributes, CreateAction, CreateOptions, NtStatus, OplockLevel
 use super::super::access::{self, Asker};
 use super::super::aside::{AT_ONCE, aside, elsewhere};
 use super::super::channel::{Exchange, PATIENCE};
-use super::super::fs::Share;
+use super::super::fs::{Share, Want};
 use super::super::open::{Durable, Given, Object, Open, OpenLease};
 use super::super::pipe::Pipe;
 use super::super::runtime;
@@ -243,6 +243,7 @@ impl Creating<'_, '_, '_> {
     /// there or come to be.
     async fn open(&mut self, mut made: Made, deletions: u64) -> Result<Option<NtStatus>, NtStatus> {
         let (access, maximal) = self.rights(&made).await?;
+        let access = self.equip(&mut made, access).await?;
         let mut options = self.request.options;
         if options.contains(CreateOptions::DELETE_ON_CLOSE) && !made.is_new_file() {
             options.set(CreateOptions::DELETE_ON_CLOSE, self.may_go(&made).await?);
@@ -434,6 +435,44 @@ impl Creating<'_, '_, '_> {
             return Err(NtStatus::CANNOT_DELETE);
         }
         Ok((access, rights.maximal))
+    }
+
+    /// What was opened before it was known what may be done with it (MAXIMUM_ALLOWED) is opened for that. What the host
+    /// refuses then, as to write what is mounted read-only or is running, is granted as little as what a mode denies.
+    async fn equip(&self, made: &mut Made, access: Access) -> Result<Access, NtStatus> {
+        let handle = &made.object.handle;
+        let has = handle.good_for();
+        let all = Want { link: has.link, ..Want::by_access(access) };
+        let lacks = all.read && !has.read || all.write && !has.write;
+        let facts = handle.first_facts();
+        let no_file = facts.is_directory() || facts.reparse_tag != 0;
+        if !lacks || no_file || made.object.stream.is_some() {
+            return Ok(access);
+        }
+        let handle = handle.clone();
+        let again = aside(self.share, move || {
+            let ways = [all, Want { write: has.write, ..all }, Want { read: has.read, ..all }];
+            for way in ways.into_iter().filter(|way| *way != has) {
+                match handle.reopen(way) {
+                    Err(NtStatus::ACCESS_DENIED | NtStatus::MEDIA_WRITE_PROTECTED) => {}
+                    done => return done.map(Some),
+                }
+            }
+            Ok(None)
+        });
+        if let Some(again) = again.await? {
+            let object = Arc::get_mut(&mut made.object).ok_or(NtStatus::INTERNAL_ERROR)?;
+            object.turn_to(again);
+        }
+        let good = made.object.handle.good_for();
+        let mut granted = access;
+        if !good.read {
+            granted -= Access::READ_DATA | Access::EXECUTE;
+        }
+        if !good.write {
+            granted -= Access::WRITE_DATA | Access::APPEND_DATA;
+        }
+        Ok(granted)
     }
 
     /// Whether what was there goes with this open, which asks for that. A folder that holds something stays, and its open

@@ -103,7 +103,8 @@ impl Creating<'_, '_, '_> {
         let named = named.as_deref();
         let mut want = Want::by_access(desired);
         want.link = request.options.contains(CreateOptions::OPEN_REPARSE_POINT);
-        if desired.contains(Access::MAXIMUM_ALLOWED) || named.is_some() {
+        // What MAXIMUM_ALLOWED amounts to is known later: see `equip`.
+        if named.is_some() {
             (want.read, want.write) = (false, false);
         }
         if request.disposition.overwrites() && named.is_none() {
