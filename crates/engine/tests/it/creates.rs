@@ -1,8 +1,9 @@
 //! What a create opens of what is there: with which rights, and what it leaves of it.
 
+use smb::wire::context::Requested;
 use smb::wire::header::Command;
 use smb::wire::{close, create};
-use smb::{Access, CreateOptions, Disposition, FileId, NtStatus, ShareAccess};
+use smb::{Access, Attributes, CreateOptions, Disposition, FileId, NtStatus, ShareAccess};
 
 use crate::client::{Client, Offer, utf16};
 use crate::place::Place;
@@ -78,4 +79,48 @@ fn what_the_host_refuses_is_not_granted() {
     assert_eq!(read, Ok(Ok(b"\x7fELF".to_vec())));
     assert_eq!(wrote, Ok(NtStatus::ACCESS_DENIED));
     assert_eq!(refused, Err(NtStatus::ACCESS_DENIED));
+}
+
+#[test]
+fn what_only_its_name_hides_may_be_overwritten() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let (dot, told) = (utf16(".profile"), utf16("told"));
+    let all = Access::FILE_READ | Access::FILE_WRITE;
+    for name in [".profile", "told"] {
+        std::fs::write(place.folder().join(name), b"was there").unwrap();
+    }
+    let over = |name, disposition, attributes| create::Request {
+        disposition,
+        attributes,
+        ..ask(name, all)
+    };
+    let (none, hidden) = (Attributes::empty(), Attributes::HIDDEN);
+    for disposition in [Disposition::OverwriteIf, Disposition::Overwrite, Disposition::Supersede] {
+        for attributes in [none, Attributes::NORMAL] {
+            let body = create::Request {
+                access: all | Access::DELETE,
+                ..over(&dot, disposition, attributes)
+            };
+            let file = try_open(&mut client, &body).unwrap();
+            shut(&mut client, file);
+        }
+    }
+    // One that was told to hide must go on, whatever its name is.
+    for name in [&told, &dot] {
+        let body = over(name, Disposition::OverwriteIf, hidden);
+        let file = try_open(&mut client, &body).unwrap();
+        shut(&mut client, file);
+        let body = over(name, Disposition::OverwriteIf, none);
+        assert_eq!(try_open(&mut client, &body), Err(NtStatus::ACCESS_DENIED));
+    }
+    // Not so on Linux, where it stays hidden.
+    let offer = Offer { posix: true, ..Offer::default() };
+    let mut linux = Client::enter(place.address(), offer, "alice", "files");
+    let contexts = Requested { posix_mode: Some(0o644), ..Requested::default() };
+    let body = create::Request { contexts, ..over(&told, Disposition::OverwriteIf, none) };
+    let file = try_open(&mut linux, &body).unwrap();
+    shut(&mut linux, file);
+    let body = over(&told, Disposition::OverwriteIf, none);
+    assert_eq!(try_open(&mut client, &body), Err(NtStatus::ACCESS_DENIED));
 }

@@ -618,8 +618,11 @@ impl Furniture {
                 Some(stream) => stream.set_size(0)?,
                 None => {
                     handle.set_size(0)?;
-                    let attributes = self.attributes | Attributes::ARCHIVE;
-                    handle.set_attributes(attributes - Attributes::NORMAL)?;
+                    // Linux has no word for them: they stay.
+                    if !open.posix {
+                        let attributes = self.attributes | Attributes::ARCHIVE;
+                        handle.set_attributes(attributes - Attributes::NORMAL)?;
+                    }
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use rustix::fs::{AtFlags, FileType, Mode, StatxFlags};
 use rustix::io::Errno;
 use smb::fscc::Facts;
-use smb::{NtStatus, name};
+use smb::{Attributes, NtStatus, name};
 
 use super::super::transfer::is_in_memory;
 use super::errno::{status, status_of};
@@ -181,6 +181,17 @@ impl Handle {
             len
         };
         self.share().facts(&stat, &At::File(self.fd.as_fd()), &head[..len])
+    }
+
+    /// Which of HIDDEN and SYSTEM it has now, whatever its name is.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::facts`].
+    pub fn hides(&self) -> Result<Attributes, NtStatus> {
+        let stat = stat(&self.fd).map_err(status)?;
+        let facts = self.share().facts(&stat, &At::File(self.fd.as_fd()), b"")?;
+        Ok(facts.attributes & (Attributes::HIDDEN | Attributes::SYSTEM))
     }
 
     /// Whether it has no name any more, as far as the kernel of this host knows: it asks nobody else.

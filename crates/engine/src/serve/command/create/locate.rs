@@ -123,11 +123,14 @@ impl Creating<'_, '_, '_> {
             options: request.options,
             attributes: request.attributes,
             mode: self.posix_mode().unwrap_or(0),
+            posix: self.posix_mode().is_some(),
             adder: if is_missing || named.is_some() { Some(self.asker()?) } else { None },
         };
         match found {
             // Nothing is asked of the file system.
-            Found::There(_) if named.is_none() => wish.take(found),
+            Found::There(_) if named.is_none() && !wish.disposition.overwrites() => {
+                wish.take(found)
+            }
             found => aside(self.share, move || wish.take(found)).await,
         }
     }
@@ -207,6 +210,8 @@ struct Wish {
     attributes: Attributes,
     /// Permission bits by the POSIX extensions, or zero.
     mode: u32,
+    /// The client speaks of the file as POSIX does.
+    posix: bool,
     /// Who would add a file to a folder, or a stream to a file, where that may have to be.
     adder: Option<Asker>,
 }
@@ -298,9 +303,11 @@ impl Wish {
             _ => CreateAction::Opened,
         };
         if action != CreateAction::Opened && stream.is_none() {
-            // What hides must go on hiding (MS-FSA 2.1.5.1.2.1).
-            let hides = Attributes::HIDDEN | Attributes::SYSTEM;
-            if !self.attributes.contains(facts.attributes & hides) {
+            // What hides must go on hiding (MS-FSA 2.1.5.1.2.1): what was told to, as in Samba, and not what its name
+            // hides anyway, as nobody says that again. Of Linux nobody says any of it.
+            let hides = facts.attributes & (Attributes::HIDDEN | Attributes::SYSTEM);
+            let lost = !self.posix && !self.attributes.contains(hides);
+            if lost && !self.attributes.contains(handle.hides()?) {
                 return Err(NtStatus::ACCESS_DENIED);
             }
         }
