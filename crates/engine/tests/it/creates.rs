@@ -124,3 +124,38 @@ fn what_only_its_name_hides_may_be_overwritten() {
     let body = over(&told, Disposition::OverwriteIf, none);
     assert_eq!(try_open(&mut client, &body), Err(NtStatus::ACCESS_DENIED));
 }
+
+#[test]
+fn streams_go_with_what_their_file_held() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let (base, named, other) = (utf16("file"), utf16("file:one"), utf16("file:two"));
+    let all = Access::FILE_READ | Access::FILE_WRITE | Access::DELETE;
+    let how = |name, disposition| create::Request { disposition, ..ask(name, all) };
+    for over in [Disposition::OverwriteIf, Disposition::Overwrite, Disposition::Supersede] {
+        let make = |client: &mut Client, name| {
+            let file = try_open(client, &how(name, Disposition::OpenIf)).unwrap();
+            assert_eq!(client.write(file, 0, b"held"), NtStatus::SUCCESS);
+            file
+        };
+        for name in [&base, &named] {
+            let file = make(&mut client, name);
+            shut(&mut client, file);
+        }
+        let open = make(&mut client, &other);
+        // Who empties a stream empties that.
+        let file = try_open(&mut client, &how(&named, Disposition::OverwriteIf)).unwrap();
+        shut(&mut client, file);
+        assert_eq!(client.read(open, 0, 9).as_deref(), Ok(&b"held"[..]));
+        let file = try_open(&mut client, &how(&base, over)).unwrap();
+        shut(&mut client, file);
+        // Also for who has one open.
+        let gone = Err(NtStatus::OBJECT_NAME_NOT_FOUND);
+        assert_eq!(client.read(open, 0, 9), gone.map(|_: FileId| vec![]), "{over:?}");
+        shut(&mut client, open);
+        for name in [&named, &other] {
+            assert_eq!(try_open(&mut client, &how(name, Disposition::Open)), gone, "{over:?}");
+        }
+    }
+    assert_eq!(place.counts().opens, 0);
+}

@@ -617,6 +617,8 @@ impl Furniture {
             match open.stream() {
                 Some(stream) => stream.set_size(0)?,
                 None => {
+                    // They are of what it held, here as in Samba.
+                    handle.remove_streams()?;
                     handle.set_size(0)?;
                     // Linux has no word for them: they stay.
                     if !open.posix {

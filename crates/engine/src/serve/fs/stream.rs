@@ -109,6 +109,30 @@ impl Handle {
         Ok(streams)
     }
 
+    /// Deletes all named streams, also those that somebody has open: to who has, they are not there any more.
+    ///
+    /// # Errors
+    ///
+    /// What `listxattr(2)` and `removexattr(2)` say.
+    pub fn remove_streams(&self) -> Result<(), NtStatus> {
+        if !self.share().config.streams {
+            return Ok(());
+        }
+        self.share().writable()?;
+        let path = self.proc_path();
+        let keys = match xattr::names(&path, true) {
+            Err(Errno::OPNOTSUPP) => return Ok(()),
+            keys => keys.map_err(status)?,
+        };
+        let is_stream = |key: &&[u8]| self.share().stream_name(key).is_some();
+        keys.split(|byte| *byte == 0).filter(is_stream).try_for_each(|key| {
+            match rustix::fs::removexattr(&*path, key) {
+                Ok(()) | Err(Errno::NODATA) => Ok(()),
+                Err(errno) => Err(status(errno)),
+            }
+        })
+    }
+
     fn find_stream(&self, stream: &str) -> Result<Option<Vec<u8>>, NtStatus> {
         let key = self.share().stream_key(stream)?;
         let path = self.proc_path();
