@@ -453,18 +453,21 @@ fn attributes_and_streams_beside_the_data() {
         name: name.to_owned(),
         value: value.to_vec(),
     };
-    smb::fscc::put_eas(&[ea("ONE", b"1"), ea("TWO", b"22")], 4096, &mut eas).unwrap();
+    smb::fscc::put_eas(&[ea("ONE", b"1"), ea("Two", b"22")], 4096, &mut eas).unwrap();
     assert_eq!(set(&mut client, file, FULL_EA, &eas), NtStatus::SUCCESS);
     // FILE_GET_EA_INFORMATION: next, length, name, zero.
-    let names = [&[0; 4][..], &[5], b"three\0"].concat();
     let about = (query_info::Subject::File, FULL_EA, 0);
-    let answer = query_about(&mut client, file, about, 4096, &names).good();
-    assert_eq!(smb::fscc::parse_eas(&told(&answer)).unwrap(), [ea("THREE", b"")]);
+    for (name, value) in [("three", &b""[..]), ("Two", b"22"), ("TWO", b"22")] {
+        let len = u8::try_from(name.len()).unwrap();
+        let names = [&[0; 4][..], &[len], name.as_bytes(), b"\0"].concat();
+        let answer = query_about(&mut client, file, about, 4096, &names).good();
+        assert_eq!(smb::fscc::parse_eas(&told(&answer)).unwrap(), [ea(name, value)]);
+    }
     let mut none = Vec::new();
     smb::fscc::put_eas(&[ea("one", b"")], 4096, &mut none).unwrap();
     assert_eq!(set(&mut client, file, FULL_EA, &none), NtStatus::SUCCESS);
     let answer = query(&mut client, file, FULL_EA, 4096).good();
-    assert_eq!(smb::fscc::parse_eas(&told(&answer)).unwrap(), [ea("TWO", b"22")]);
+    assert_eq!(smb::fscc::parse_eas(&told(&answer)).unwrap(), [ea("Two", b"22")]);
 
     let stream = open_as(&mut client, "both.txt:old", Access::FILE_ALL, CreateOptions::empty());
     let stream = stream.unwrap();

@@ -149,14 +149,13 @@ fn chosen(all: Vec<fs::Ea>, request: &Request<'_>) -> Result<Vec<Ea>, NtStatus> 
         .collect();
     let names = smb::fscc::parse_ea_names(request.input)?;
     if !names.is_empty() {
-        // One that is not there has no value (MS-FSA 2.1.5.12.9).
+        // Each by the name by which it was asked for, as Linux compares them; one that is not there has no value (MS-FSA
+        // 2.1.5.12.9).
         let of = |name: String| {
-            let found = all.iter().find(|ea| ea.name.eq_ignore_ascii_case(&name));
-            found.cloned().unwrap_or_else(|| Ea {
-                flags: 0,
-                name: name.to_ascii_uppercase(),
-                value: Vec::new(),
-            })
+            let same = |ea: &&Ea| ea.name.eq_ignore_ascii_case(&name);
+            let found = all.iter().find(|ea| ea.name == name).or_else(|| all.iter().find(same));
+            let value = found.map(|ea| ea.value.clone()).unwrap_or_default();
+            Ea { flags: 0, name, value }
         };
         return Ok(names.into_iter().map(of).collect());
     }

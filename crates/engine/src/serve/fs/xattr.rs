@@ -15,7 +15,7 @@ use super::{Destination, Handle, Inner, Share, Vacancy, dosattrib};
 /// One extended attribute as clients see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ea {
-    /// Its name, upper case where that is ASCII.
+    /// Its name, as it is kept.
     pub name: Vec<u8>,
     /// Its value; setting an empty one removes it (MS-FSCC 2.4.15).
     pub value: Vec<u8>,
@@ -174,7 +174,7 @@ impl Handle {
                 Err(Errno::NODATA) => continue,
                 value => value.map_err(status)?,
             };
-            let name = whole.strip_prefix(b"user.").unwrap_or(whole).to_ascii_uppercase();
+            let name = whole.strip_prefix(b"user.").unwrap_or(whole).to_vec();
             eas.push(Ea { name, value });
         }
         Ok(eas)
@@ -201,8 +201,10 @@ impl Handle {
             Errno::OPNOTSUPP => NtStatus::EAS_NOT_SUPPORTED,
             errno => status(errno),
         })?;
-        if let Some(same) =
-            there.split(|byte| *byte == 0).find(|other| other.eq_ignore_ascii_case(&whole))
+        // Programs on the host do tell cases apart.
+        let mut names = there.split(|byte| *byte == 0);
+        if names.clone().all(|other| other != whole)
+            && let Some(same) = names.find(|other| other.eq_ignore_ascii_case(&whole))
         {
             whole = same.to_vec();
         }

@@ -183,8 +183,8 @@ fn eas_have_names_without_case() {
         assert_eq!(file.eas().unwrap(), []);
         file.set_ea(b"Comment", b"one").unwrap();
         file.set_ea(b"COMMENT", b"three").unwrap();
-        let ea = Ea { name: b"COMMENT".to_vec(), value: b"three".to_vec() };
-        assert_eq!(file.eas().unwrap(), [ea]);
+        let ea = Ea { name: b"Comment".to_vec(), value: b"three".to_vec() };
+        assert_eq!(file.eas().unwrap(), [ea], "by the name that it got");
         // 4 for the list, 8 of header, the name and its NUL, the value.
         assert_eq!(file.facts().unwrap().ea_size, 4 + 8 + 8 + 5);
         let mut value = [0; 16];
@@ -194,6 +194,16 @@ fn eas_have_names_without_case() {
         file.set_ea(b"comment", b"").unwrap();
         assert_eq!(file.eas().unwrap(), []);
         assert_eq!(file.facts().unwrap().ea_size, 0);
+        // Where two are told apart on the host, each is itself.
+        for name in ["user.A", "user.a"] {
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(root.join("file"), name, b"host", flags).unwrap();
+        }
+        file.set_ea(b"a", b"set").unwrap();
+        let mut both: Vec<_> =
+            file.eas().unwrap().into_iter().map(|ea| (ea.name, ea.value)).collect();
+        both.sort();
+        assert_eq!(both, [(b"A".to_vec(), b"host".to_vec()), (b"a".to_vec(), b"set".to_vec())]);
         for name in [&b"dosattrib"[..], b"DOSATTRIB", b"shunt.ntacl", b"dosstream.x"] {
             assert_eq!(file.set_ea(name, b"x"), Err(NtStatus::ACCESS_DENIED));
         }
