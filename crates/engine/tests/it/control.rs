@@ -222,6 +222,21 @@ fn a_sparse_file_has_data_where_it_was_written() {
     assert_eq!(call(&mut client, &backwards).0, NtStatus::INVALID_PARAMETER);
 }
 
+#[test]
+fn nothing_written_behind_the_end_of_a_stream_changes_nothing() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let file = client.open("file:stream");
+    assert_eq!(client.write(file, 0, b"held"), NtStatus::SUCCESS);
+    for offset in [1000, 100_000, u64::from(u32::MAX)] {
+        assert_eq!(client.write(file, offset, b""), NtStatus::SUCCESS, "{offset}");
+        good(&mut client, Code::SET_ZERO_DATA, file, &range(offset, offset + 1000));
+    }
+    assert_eq!(client.read(file, 0, 9000).as_deref(), Ok(&b"held"[..]));
+    good(&mut client, Code::SET_ZERO_DATA, file, &range(2, 9000));
+    assert_eq!(client.read(file, 0, 9000).as_deref(), Ok(&b"he\0\0"[..]));
+}
+
 /// VALIDATE_NEGOTIATE_INFO of what [`Client`] offers.
 fn negotiated(offer: &Offer, capabilities: u32) -> Vec<u8> {
     let count = u16::try_from(offer.dialects.len()).unwrap();

@@ -218,12 +218,16 @@ impl Stream {
         Ok(len)
     }
 
-    /// Writes all of `bytes` at `offset`; what is before that and was not there reads as zeros.
+    /// Writes all of `bytes` at `offset`; what is before that and was not there reads as zeros. No bytes change nothing,
+    /// wherever they would be.
     ///
     /// # Errors
     ///
     /// DISK_FULL for more than [`STREAM_MAX`], or than the file system has room for.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), NtStatus> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
         let end = offset.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         self.change(end, |value| {
             let end = usize::try_from(end).unwrap_or(usize::MAX);
