@@ -1038,7 +1038,7 @@ pub(super) mod tests {
         let path = Path::parse_str("file").unwrap();
         let found = point.files.as_ref().unwrap().open(&path, Want::default()).unwrap();
         let Found::Missing(vacancy) = found else { panic!("a file that is not there") };
-        let how = Create { folder: false, attributes: smb::Attributes::empty(), mode: 0 };
+        let how = Create { folder: false, attributes: smb::Attributes::empty(), mode: None };
         let handle = vacancy.create(how).unwrap();
         let identity = handle.identity();
         let key = FileKey { device: identity.device, inode: identity.inode, stream: 0 };

@@ -253,3 +253,32 @@ fn a_mode_is_changed_as_linux_says_it() {
     let file = open(&mut client, "file", Disposition::Open);
     assert_eq!(client.read(file, 0, 4).as_deref(), Ok(&b"file"[..]));
 }
+
+#[test]
+fn a_file_that_is_new_has_the_mode_that_was_said_if_one_was() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let mut modes = |said: &[u32], options| {
+        let made = |said: &u32| {
+            let name = format!("{said:o} {options:?}");
+            let wide = utf16(&name);
+            let body = create::Request { options, ..body(&wide, Disposition::Create, *said) };
+            client.call(Command::Create, &body).good();
+            fs::metadata(place.folder().join(name)).unwrap().permissions().mode() & 0o7777
+        };
+        said.iter().map(made).collect::<Vec<_>>()
+    };
+    let (file, folder) = (CreateOptions::NON_DIRECTORY_FILE, CreateOptions::DIRECTORY_FILE);
+    let said = [0, 0o600, 0o4700, 0o2700, 0o100_600];
+    assert_eq!(modes(&said, file), [0, 0o600, 0o4700, 0o2700, 0o600]);
+    assert_eq!(modes(&[0, 0o700, 0o1700], folder), [0, 0o700, 0o1700]);
+    // What Linux says where it says none: as for who does not know of modes.
+    let mut other = Client::enter(place.address(), Offer::default(), "alice", "files");
+    for (options, name) in [(file, "usual"), (folder, "usual folder")] {
+        let wide = utf16(name);
+        let create = create::Request { options, ..Client::create_body(&wide) };
+        other.call(Command::Create, &create).good();
+        let usual = fs::metadata(place.folder().join(name)).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(modes(&[0xffff, u32::MAX], options), [usual; 2]);
+    }
+}

@@ -40,8 +40,8 @@ pub struct Create {
     pub folder: bool,
     /// DOS attributes that the client wishes for; ARCHIVE is added for a file.
     pub attributes: Attributes,
-    /// Permission bits instead of the share's (POSIX extensions), zero for the share's.
-    pub mode: u32,
+    /// Permission bits instead of the share's (POSIX extensions).
+    pub mode: Option<u32>,
 }
 
 /// Which names a look-up may go by.
@@ -438,22 +438,30 @@ impl Vacancy {
         inner.writable()?;
         let name = split(&self.path).1;
         let config = &inner.config;
-        let mode = match (how.mode & 0o7777, how.folder) {
-            (0, true) => config.folder_mode,
-            (0, false)
+        let mode = match (how.mode, how.folder) {
+            (Some(mode), _) => mode & 0o7777,
+            (None, true) => config.folder_mode,
+            (None, false)
                 if !config.dos_attributes && how.attributes.contains(Attributes::READONLY) =>
             {
                 config.file_mode & !0o222
             }
-            (0, false) => config.file_mode,
-            (mode, _) => mode,
+            (None, false) => config.file_mode,
         };
         let mode = Mode::from_raw_mode(mode);
         let nofollow = OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = if how.folder {
-            rustix::fs::mkdirat(&*self.folder, name, mode).map_err(gone)?;
+            // Its owner must be able to open it, once.
+            let more = Mode::RUSR - mode;
+            rustix::fs::mkdirat(&*self.folder, name, mode | more).map_err(gone)?;
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | nofollow;
-            rustix::fs::openat(&*self.folder, name, flags, Mode::empty()).map_err(gone)?
+            let fd = rustix::fs::openat(&*self.folder, name, flags, Mode::empty()).map_err(gone)?;
+            if !more.is_empty() {
+                let now = Mode::from_raw_mode(u32::from(stat(&fd).map_err(status)?.stx_mode));
+                rustix::fs::fchmod(&fd, (now & Mode::from_raw_mode(0o7777)) - more)
+                    .map_err(status)?;
+            }
+            fd
         } else {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | nofollow;
             rustix::fs::openat(&*self.folder, name, flags, mode).map_err(gone)?

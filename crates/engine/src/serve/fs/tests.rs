@@ -62,7 +62,7 @@ fn create(share: &Share, text: &str, how: Create) -> Handle {
     }
 }
 
-const FILE: Create = Create { folder: false, attributes: smb::Attributes::empty(), mode: 0 };
+const FILE: Create = Create { folder: false, attributes: smb::Attributes::empty(), mode: None };
 const FOLDER: Create = Create { folder: true, ..FILE };
 
 #[test]

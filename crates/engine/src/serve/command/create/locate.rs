@@ -19,6 +19,10 @@ use super::{ATTEMPTS, Creating, SETTABLE};
 /// which is not signed, is an error to clients by go-smb2, which expect none to a CREATE that waits for nobody.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// What Linux says for a mode where it has none to name (its ACL_NO_MODE, -1 in 16 bits or in 32). The bits of a mode are
+/// those of chmod, the sticky bit and those of set-uid and set-gid among them.
+const NO_MODE: u32 = 0xffff;
+
 /// What was found or made on disk.
 pub(super) struct Made {
     pub(super) object: Arc<FileObject>,
@@ -122,7 +126,7 @@ impl Creating<'_, '_, '_> {
             disposition: request.disposition,
             options: request.options,
             attributes: request.attributes,
-            mode: self.posix_mode().unwrap_or(0),
+            mode: self.posix_mode().filter(|mode| *mode < NO_MODE).map(|mode| mode & 0o7777),
             posix: self.posix_mode().is_some(),
             adder: if is_missing || named.is_some() { Some(self.asker()?) } else { None },
         };
@@ -208,8 +212,8 @@ struct Wish {
     disposition: Disposition,
     options: CreateOptions,
     attributes: Attributes,
-    /// Permission bits by the POSIX extensions, or zero.
-    mode: u32,
+    /// Permission bits by the POSIX extensions, if it has any to name.
+    mode: Option<u32>,
     /// The client speaks of the file as POSIX does.
     posix: bool,
     /// Who would add a file to a folder, or a stream to a file, where that may have to be.
