@@ -69,7 +69,8 @@ pub enum ChangeKind {
     Written,
     /// Something else about it changed.
     Attributes,
-    /// It got another name; the next change has the same [`Change::pair`], if it stayed in sight.
+    /// It got another name; a change behind this one, of the same watch, has the same [`Change::pair`], if it stayed in
+    /// sight.
     RenamedFrom,
     /// It had another name before.
     RenamedTo,
@@ -217,6 +218,13 @@ impl Watcher {
             self.queue_bytes = 0;
         }
         change
+    }
+
+    /// [`Change::pair`] of the next change, zero if there is none.
+    #[must_use]
+    pub fn next_pair(&self) -> u32 {
+        let next = self.queue.front().filter(|_| self.lost.is_empty());
+        next.map_or(0, |change| change.pair)
     }
 
     /// Whether there is something to poll.

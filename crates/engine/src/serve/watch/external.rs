@@ -300,13 +300,33 @@ async fn run(server: Arc<Server>, point: Arc<SharePoint>) {
 fn some_of(watcher: &mut Watcher) -> Vec<Change> {
     let mut changes = Vec::new();
     while let Some(change) = watcher.poll() {
-        let half = change.kind == ChangeKind::RenamedFrom;
+        let pair = change.pair;
         changes.push(change);
-        if changes.len() >= TOLD_AT_ONCE && !half {
+        // The first half for each who watches comes before the second ones.
+        if changes.len() >= TOLD_AT_ONCE && (pair == 0 || watcher.next_pair() != pair) {
             break;
         }
     }
     changes
+}
+
+/// Each change, a rename with its second half if that was seen: not next to it where several watch.
+fn whole(changes: &[Change]) -> Vec<(&Change, Option<&Change>)> {
+    let mut whole: Vec<(&Change, Option<&Change>)> = Vec::with_capacity(changes.len());
+    let mut begun = HashMap::new();
+    for change in changes {
+        let half = (change.watch, change.pair);
+        if change.kind == ChangeKind::RenamedFrom {
+            begun.insert(half, whole.len());
+        } else if change.kind == ChangeKind::RenamedTo
+            && let Some(first) = begun.remove(&half)
+        {
+            whole[first].1 = Some(change);
+            continue;
+        }
+        whole.push((change, None));
+    }
+    whole
 }
 
 /// Whether the kernel has something to say, before `other` has ended.
@@ -332,19 +352,12 @@ impl Telling<'_> {
     fn tell(&self, changes: &[Change]) {
         let now = Instant::now();
         let mut ours = HashMap::new();
-        let mut rest = changes.iter().peekable();
-        while let Some(change) = rest.next() {
+        for (change, second) in whole(changes) {
             let Some(open) = self.asked.by_watch.get(&change.watch).copied() else { continue };
             if change.kind == ChangeKind::Overflow {
                 self.point.watch.lose(open);
                 continue;
             }
-            let second = rest.next_if(|next| {
-                change.kind == ChangeKind::RenamedFrom
-                    && next.kind == ChangeKind::RenamedTo
-                    && next.pair == change.pair
-                    && next.watch == change.watch
-            });
             // What becomes of such a thing is told by who has made it.
             let passes =
                 |change: &Change| change.path.rsplit('\\').next().is_some_and(is_made_beside);
@@ -486,6 +499,46 @@ mod tests {
         external.give_up();
         assert_eq!(Arc::strong_count(&folder), 1, "at the end all is given back");
         assert!(!external.wish(wish(0, &folder)));
+    }
+
+    /// A watcher with so many watches of a folder, of which one file was renamed, and one was moved away.
+    fn renamed(watches: u32) -> Watcher {
+        let (root, folder) = folder();
+        for name in ["old", "leaves"] {
+            std::fs::write(root.path().join(name), "").unwrap();
+        }
+        let mut watcher = Watcher::new(WatchLimits::default()).unwrap();
+        for _ in 0..watches {
+            watcher.watch(&folder, false).unwrap();
+        }
+        while watcher.work(1) {}
+        let elsewhere = tempfile::TempDir::new_in(root.path()).unwrap();
+        while watcher.work(1) {}
+        while watcher.poll().is_some() {}
+        std::fs::rename(root.path().join("old"), root.path().join("new")).unwrap();
+        std::fs::rename(root.path().join("leaves"), elsewhere.path().join("there")).unwrap();
+        while watcher.work(1) {}
+        watcher
+    }
+
+    #[test]
+    fn both_halves_of_a_rename_are_told_together_to_each_who_watches() {
+        for watches in [1, 2, 3, 200, 300] {
+            let mut watcher = renamed(watches);
+            let (mut names, mut left) = (Vec::new(), 0);
+            while watcher.has_changes() {
+                let changes = some_of(&mut watcher);
+                for (change, second) in whole(&changes) {
+                    match (&*change.path, second.map(|to| &*to.path)) {
+                        ("old", Some("new")) => names.push(change.watch),
+                        ("leaves", None) => left += 1,
+                        other => panic!("{other:?}, {watches} watches"),
+                    }
+                }
+            }
+            names.dedup();
+            assert_eq!((names.len(), left), (watches as usize, watches));
+        }
     }
 
     #[test]
