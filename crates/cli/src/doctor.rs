@@ -30,6 +30,13 @@ const DESCRIPTORS_WARN: u64 = 1024;
 /// `ramfs` is as good as tmpfs, but has no limit.
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
+/// The loader of musl, where it is installed.
+const MUSL: &str = if cfg!(target_arch = "aarch64") {
+    "/lib/ld-musl-aarch64.so.1"
+} else {
+    "/lib/ld-musl-x86_64.so.1"
+};
+
 /// Name of the check for the program's file.
 const PROGRAM: &str = "program";
 /// Name of the check for the process's slot.
@@ -293,6 +300,11 @@ fn privilege_checks(privileges: Privileges, our_uid: u32) -> Vec<Check> {
 
 fn library_check() -> Check {
     match run::find_library() {
+        Ok(path) if !run::is_laid_out(&path) && Path::new(MUSL).exists() => Check::warn(
+            "library",
+            format!("{}, and not as packages lay it out", path.display()),
+            "programs with musl do not start if one under `shunt run` starts them: `cargo xtask package`",
+        ),
         Ok(path) => Check::ok("library", path.display().to_string()),
         Err(e) => Check::no("library", format!("{e:#}"), "see `shunt run --help`"),
     }

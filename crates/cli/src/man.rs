@@ -241,7 +241,9 @@ fn environment() -> Vec<Entry> {
         ("SHUNT_PRELOAD", "path of libshunt_preload.so, instead of the usual places"),
         (
             "LD_PRELOAD",
-            "shunt run puts the library in front of what is there and keeps the rest; see ld.so(8)",
+            "shunt run puts the library in front of what is there and keeps the rest; see ld.so(8). Where it lies as packages \
+             have it, by $LIB, a word that musl does not know: programs with musl that the program starts stay on TCP. \
+             Otherwise these do not start",
         ),
     ];
     let settings = SETTINGS.iter().map(|s| (s.env.to_owned(), s.help.to_owned()));

@@ -81,6 +81,26 @@ fn usable(path: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
+/// Whether the library is there, too, for each way in which loaders of glibc read `$LIB` beside it, as packages lay it out:
+/// those of Arch, of Fedora and SUSE, and of Debian.
+pub(crate) fn is_laid_out(library: &Path) -> bool {
+    let Some(folder) = library.parent() else { return false };
+    let multiarch = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
+    ["lib", "lib64", &multiarch]
+        .iter()
+        .all(|lib| folder.join(lib).join(LIBRARY).canonicalize().is_ok_and(|it| it == library))
+}
+
+/// The library as `LD_PRELOAD` is to name it. What the program starts inherits that, and may be linked with musl, whose
+/// loader refuses a library for glibc and the program with it. It does not know the word `$LIB`: so there is no file for it,
+/// and it goes on.
+pub(crate) fn in_preload(library: &Path) -> PathBuf {
+    match library.parent() {
+        Some(folder) if is_laid_out(library) => folder.join("$LIB").join(LIBRARY),
+        _ => library.to_owned(),
+    }
+}
+
 /// `LD_PRELOAD` with the library in front; theirs stay in their order behind it.
 pub(crate) fn preload_with(library: &Path, theirs: Option<&OsStr>) -> OsString {
     let others = preload_without(theirs);
@@ -160,7 +180,7 @@ fn prepare(
         let library = find_library().map_err(ours)?;
         warn_if_it_stays_on_tcp(name, program.as_ref(), &merged);
         let harmless = program.as_ref().is_none_or(|p| !p.refuses_preload());
-        harmless.then_some(library)
+        harmless.then(|| in_preload(&library))
     } else {
         None
     };
@@ -198,4 +218,4 @@ fn execute(name: &OsStr, arguments: &[CString], variables: &[CString]) -> (u8, a
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -266,10 +266,7 @@ fn lasting(dir: &str, group: &Group, is_across: bool, is_host: bool) -> String {
 /// has no such word is not the one that ours is for, and looks for a file that is not there.
 fn in_container(library: &Path) -> String {
     let name = library.file_name().unwrap_or_default().display();
-    let is_laid_out = library
-        .parent()
-        .is_some_and(|at| at.join("lib64").join(library.file_name().unwrap_or_default()).exists());
-    let any = if is_laid_out { "$LIB/" } else { "" };
+    let any = if run::is_laid_out(library) { "$LIB/" } else { "" };
     format!("/usr/lib/shunt/{any}{name}")
 }
 

@@ -108,6 +108,52 @@ fn the_program_gets_the_library_and_the_settings() {
     assert_ne!(lines.next(), Some("0"), "it is loaded");
 }
 
+/// Builds a program or library of C; what cannot be built is told.
+fn compiled(compiler: &str, source: &str, arguments: &[&str], to: &Path) -> Option<()> {
+    let file = to.with_extension("c");
+    std::fs::write(&file, source).expect("write");
+    let built = Command::new(compiler).arg(&file).arg("-o").arg(to).args(arguments).output();
+    match built {
+        Ok(built) if built.status.success() => Some(()),
+        Ok(built) => {
+            eprintln!("skipped: {compiler}: {}", text(&built.stderr));
+            None
+        }
+        Err(e) => {
+            eprintln!("skipped: {compiler}: {e}");
+            None
+        }
+    }
+}
+
+#[test]
+fn what_a_program_starts_may_have_another_c_library() {
+    let place = Place::new();
+    let dir = place.dir.path().canonicalize().expect("path");
+    let musl = dir.join("musl");
+    let source = "#include <unistd.h>\nint main() { return write(1, \"here\", 4) != 4; }\n";
+    let Some(()) = compiled("musl-gcc", source, &[], &musl) else { return };
+    // As packages have it; and it asks for what only glibc has.
+    let library = dir.join("shunt").join(LIBRARY);
+    let multiarch = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
+    for lib in ["lib", "lib64", &multiarch] {
+        let at = dir.join("shunt").join(lib);
+        std::fs::create_dir_all(&at).expect("directory");
+        std::os::unix::fs::symlink(&library, at.join(LIBRARY)).expect("link");
+    }
+    let source = "int gnu_get_libc_version();\nint ours() { return gnu_get_libc_version(); }\n";
+    let Some(()) = compiled("cc", source, &["-shared", "-fPIC"], &library) else { return };
+    let script = format!("grep -c shunt_preload /proc/$$/maps; exec {}", musl.display());
+    let mut command = place.command(SHUNT);
+    let command = command.env("SHUNT_PRELOAD", &library);
+    let output = command.args(["run", "--", "bash", "-c", &script]).output().expect("shunt");
+    exits(&output, 0);
+    assert_eq!(text(&output.stderr), "", "not a word");
+    let (loaded, said) =
+        text(&output.stdout).split_once('\n').map(|(a, b)| (a != "0", b == "here")).expect("lines");
+    assert!(loaded && said, "{}", text(&output.stdout));
+}
+
 #[test]
 fn off_loads_nothing() {
     let place = Place::new();

@@ -80,6 +80,7 @@ const NEEDS: &[Need] = &[
         why: "CPython's own socket tests",
     },
     program("go", "golang-go", "programs that must stay on TCP unharmed"),
+    program("musl-gcc", "musl-tools", "programs of another C library"),
     program("node", "nodejs", "http and cluster"),
     program("java", "default-jdk-headless", "NIO selectors"),
     Need {

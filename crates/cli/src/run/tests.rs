@@ -27,6 +27,34 @@ fn ours_comes_first_and_once_and_theirs_stay_in_order() {
     );
 }
 
+/// Lays a library out as packages do.
+pub(crate) fn lay_out(folder: &Path) {
+    let multiarch = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
+    std::fs::write(folder.join(LIBRARY), "").unwrap();
+    for lib in ["lib", "lib64", &multiarch] {
+        let at = folder.join(lib);
+        std::fs::create_dir_all(&at).unwrap();
+        let up = "../".repeat(lib.split('/').count());
+        std::os::unix::fs::symlink(format!("{up}{LIBRARY}"), at.join(LIBRARY)).unwrap();
+    }
+}
+
+#[test]
+fn a_library_that_is_laid_out_is_named_by_the_loaders_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().canonicalize().unwrap();
+    let library = folder.join(LIBRARY);
+    assert_eq!(in_preload(&library), library, "as it lies where it was built");
+    lay_out(&folder);
+    let named = in_preload(&library);
+    assert_eq!(named, folder.join("$LIB").join(LIBRARY));
+    assert_eq!(preload_without(Some(named.as_os_str())), None, "it is ours all the same");
+    // One of another build, for some of the loaders.
+    std::fs::remove_file(folder.join("lib64").join(LIBRARY)).unwrap();
+    std::fs::write(folder.join("lib64").join(LIBRARY), "").unwrap();
+    assert_eq!(in_preload(&library), library);
+}
+
 #[test]
 fn without_ours_only_theirs_are_left() {
     assert_eq!(preload_without(None), None);

@@ -164,8 +164,7 @@ fn what_to_do_next_can_be_copied() {
     assert!(said.contains(&format!("-v {folder}:/usr/lib/shunt:ro --group-add 1002")), "{said}");
     assert!(said.contains("'LD_PRELOAD=/usr/lib/shunt/libshunt_preload.so'"), "{said}");
     assert!(said.contains("f /dev/shm/shunt-web/all-namespaces 0640 root web"), "{said}");
-    fs::create_dir(place.path().join("lib64")).unwrap();
-    fs::write(place.path().join("lib64/libshunt_preload.so"), "").unwrap();
+    run::tests::lay_out(place.path());
     let said = instructions("/dev/shm/shunt-web", true, true);
     assert!(said.contains("'LD_PRELOAD=/usr/lib/shunt/$LIB/libshunt_preload.so'"), "{said}");
     let said = instructions("/dev/shm/shunt-ann", true, false);
