@@ -13,7 +13,7 @@ use crate::defrag::{self, DefragArguments};
 use crate::engine::{self, EngineArguments};
 use crate::serve::{self, ServeArguments};
 use crate::share::{self, ShareArguments};
-use crate::{doctor, man, run, stat, top};
+use crate::{doctor, man, run, say, stat, top};
 
 const EXIT_OK: u8 = 0;
 /// Doctor's no, or a failure.
@@ -416,7 +416,7 @@ pub(crate) fn main() -> u8 {
         Ok(status) => status,
         Err((status, e)) if is_closed_pipe(&e) => status,
         Err((status, e)) => {
-            eprintln!("shunt: {}", words_of(&e));
+            say::line(format_args!("shunt: {}", words_of(&e)));
             status
         }
     }

@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 mod bar;
 pub(crate) mod live;
 
+use crate::say;
+
 use bar::Bar;
 use live::LiveArguments;
 
@@ -134,15 +136,15 @@ pub(crate) fn defrag(arguments: &DefragArguments) -> Result<u8, (u8, anyhow::Err
     if *json {
         print_json(&report, output).map_err(|e| (EXIT_USAGE, e.into()))?;
     } else {
-        eprint!("{}", text(&report));
+        say::plain(text(&report));
     }
     match &report.damage {
         None => Ok(EXIT_OK),
         Some(damage) => {
-            eprintln!(
+            say::line(format_args!(
                 "shunt: {}: damaged {damage}; everything before it is in the output",
                 name(input)
-            );
+            ));
             Ok(EXIT_DAMAGED)
         }
     }

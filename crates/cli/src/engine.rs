@@ -14,9 +14,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::config::{self, SettingOptions, Written};
-use crate::service;
-use crate::snapshot;
 use crate::table::{self, Side};
+use crate::{say, service, snapshot};
 
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -134,7 +133,9 @@ fn serve(config: Config) -> anyhow::Result<()> {
     // Before there are threads, so that all of them leave these signals to us.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     if config.eids.is_empty() {
-        eprintln!("shunt: no enterprise ID is set (--eid): every peer will be declined");
+        say::line(format_args!(
+            "shunt: no enterprise ID is set (--eid): every peer will be declined"
+        ));
     }
     let dir = local::board::directory(config.dir.as_deref());
     let host = Host::start(config).map_err(|error| match error {

@@ -8,6 +8,8 @@
 //! stays as it is, and `shunt stat | head` ends as any other command does.
 
 #![cfg_attr(not(test), no_main)]
+// These end the process where nothing can be written: see `say`.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 mod commands;
 mod config;
@@ -19,6 +21,7 @@ mod man;
 mod numbers;
 mod program;
 mod run;
+mod say;
 mod serve;
 mod service;
 mod share;

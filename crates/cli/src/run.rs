@@ -18,6 +18,7 @@ use crate::config::{self, Merged, SettingOptions};
 use crate::doctor;
 use crate::elf::{self, Elf};
 use crate::program::{self, NoProgram, Program};
+use crate::say;
 
 /// File name of the library.
 pub(crate) const LIBRARY: &str = "libshunt_preload.so";
@@ -193,7 +194,7 @@ fn prepare(
 fn warn_if_it_stays_on_tcp(name: &OsStr, program: Option<&Program>, merged: &Merged) {
     let reason = program.and_then(doctor::reason_for_tcp);
     if let Some(reason) = reason.filter(|_| merged.limits.log != Level::Off) {
-        eprintln!("shunt: {} stays on TCP: {reason}", name.display());
+        say::line(format_args!("shunt: {} stays on TCP: {reason}", name.display()));
     }
 }
 

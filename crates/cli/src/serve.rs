@@ -18,7 +18,7 @@ use engine::serve::{Reloaded, Serving};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::service;
+use crate::{say, service};
 
 pub(crate) use file::SERVE;
 use options::ServeOptions;
@@ -133,10 +133,10 @@ fn run(options: &ServeOptions) -> anyhow::Result<()> {
                 Ok(control) => Some(control),
                 Err(e) => {
                     // It serves all the same: two servers of one user at one port, in two network namespaces.
-                    eprintln!(
+                    say::line(format_args!(
                         "shunt serve: nobody can ask it what it does: {}: {e}",
                         path.display()
-                    );
+                    ));
                     None
                 }
             }
@@ -150,9 +150,11 @@ fn run(options: &ServeOptions) -> anyhow::Result<()> {
             Wish::Reload(waiting) => {
                 let outcome = reload(&serving, options, &begun).map_err(|e| format!("{e:#}"));
                 match &outcome {
-                    Ok(words) => eprintln!("shunt serve: {words}"),
+                    Ok(words) => say::line(format_args!("shunt serve: {words}")),
                     Err(words) => {
-                        eprintln!("shunt serve: not reloaded, all is as it was: {words}");
+                        say::line(format_args!(
+                            "shunt serve: not reloaded, all is as it was: {words}"
+                        ));
                     }
                 }
                 if let Some(waiting) = waiting {
@@ -179,10 +181,12 @@ fn announce(serving: &Serving) -> anyhow::Result<()> {
         Driver::Auto | Driver::Uring => "io_uring",
     };
     if let Some(why) = fell_back {
-        eprintln!("shunt serve: no io_uring here ({why}): epoll and threads do its work");
+        say::line(format_args!(
+            "shunt serve: no io_uring here ({why}): epoll and threads do its work"
+        ));
     }
     if let Some(address) = serving.metrics() {
-        eprintln!("shunt serve: metrics at http://{address}/metrics");
+        say::line(format_args!("shunt serve: metrics at http://{address}/metrics"));
     }
     let places: Vec<_> = serving.addresses().iter().map(ToString::to_string).collect();
     let mut out = std::io::stdout();

@@ -3,18 +3,20 @@
 
 use sd_notify::NotifyState;
 
+use crate::say;
+
 /// We serve.
 pub(crate) fn is_ready() {
-    say(NotifyState::Ready);
+    tell(NotifyState::Ready);
 }
 
 /// We have been told to end, and do.
 pub(crate) fn stops() {
-    say(NotifyState::Stopping);
+    tell(NotifyState::Stopping);
 }
 
-fn say(what: NotifyState<'_>) {
+fn tell(what: NotifyState<'_>) {
     if let Err(e) = sd_notify::notify(&[what]) {
-        eprintln!("shunt: the service manager cannot be told: {e}");
+        say::line(format_args!("shunt: the service manager cannot be told: {e}"));
     }
 }

@@ -12,7 +12,7 @@ use clap::Args;
 use local::board::{self, ACROSS, Board};
 use nix::fcntl::OFlag;
 
-use crate::{doctor, run};
+use crate::{doctor, run, say};
 
 /// Who may enter: root, and the group; nobody removes what another one has made there.
 const MODE: u32 = 0o3770;
@@ -63,7 +63,7 @@ pub(crate) fn share(arguments: &ShareArguments) -> anyhow::Result<()> {
     is_for_this(&File::open(&dir)?, &dir, group.number, arguments.containers)?;
     for check in doctor::space_checks(&dir) {
         if let Some(advice) = check.advice {
-            eprintln!("shunt: {}: {}", check.found, advice);
+            say::line(format_args!("shunt: {}: {}", check.found, advice));
         }
     }
     let library = run::find_library().ok();

@@ -217,14 +217,9 @@ fn signals_are_inherited_as_they_were() {
 #[test]
 fn a_program_that_stays_on_tcp_runs_after_one_line() {
     let place = Place::new();
-    let source = place.dir.path().join("main.c");
-    std::fs::write(&source, "int main(void) { return 3; }\n").expect("write");
     let program = place.dir.path().join("static");
-    let built = Command::new("cc").arg("-static").arg("-o").arg(&program).arg(&source).output();
-    if !built.as_ref().is_ok_and(|b| b.status.success()) {
-        eprintln!("skipped: cc -static does not work here: {built:?}");
-        return;
-    }
+    let source = "int main(void) { return 3; }\n";
+    let Some(()) = compiled("cc", source, &["-static"], &program) else { return };
     let program = program.to_str().expect("UTF-8");
     let output = place.shunt(&["run", "--", program]);
     exits(&output, 3);
@@ -315,4 +310,54 @@ fn an_engine_says_which_directory_is_open_to_others() {
     exits(&output, 1);
     let said = text(&output.stderr);
     assert!(said.contains(&format!("{}: the board belongs to", board.display())), "{said}");
+}
+
+/// What cannot be written is not told; what was to be done is done.
+#[test]
+fn standard_error_may_be_full() {
+    let place = Place::new();
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+    let status = |command: &mut Command| command.stderr(full()).status().expect("shunt").code();
+    assert_eq!(status(place.command(SHUNT).args(["run", "--", "no-such-program"])), Some(127));
+    let alone = place.dir.path().join("static");
+    if compiled("cc", "int main(void) { return 3; }\n", &["-static"], &alone).is_some() {
+        assert_eq!(status(place.command(SHUNT).args(["run", "--"]).arg(&alone)), Some(3));
+    }
+
+    let shares = place.dir.path().join("shares");
+    std::fs::create_dir(&shares).expect("directory");
+    let socket = place.dir.path().join("control");
+    let mut command = place.command(SHUNT);
+    command.args(["serve", "--guest", "--listen", "127.0.0.1:0", "--control"]).arg(&socket);
+    let command = command.arg(&shares).stderr(full()).stdout(std::process::Stdio::piped());
+    let mut server = command.spawn().expect("shunt");
+    let mut line = String::new();
+    let out = server.stdout.take().expect("piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("a line");
+    assert!(line.starts_with("ready:"), "{line}");
+    let socket = socket.to_str().expect("UTF-8");
+    let told = ["reload", "stop"].map(|what| place.shunt(&["serve", what, "--control", socket]));
+    if !told[1].status.success() {
+        let _ = server.kill();
+    }
+    let ended = server.wait().expect("wait");
+    told.iter().for_each(|told| exits(told, 0));
+    assert_eq!(ended.code(), Some(0));
+}
+
+/// Statistics that nobody gets end what makes them.
+#[test]
+fn standard_output_may_be_full() {
+    let place = Place::new();
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+    let mut command = place.command(SHUNT);
+    command.args(["defrag", "--interface", "lo", "--json", "--seconds", "60"]).stdout(full());
+    let output = command.output().expect("shunt");
+    let stderr = text(&output.stderr);
+    if stderr.contains("CAP_NET_RAW") || stderr.contains("lo is down") {
+        eprintln!("skipped: {stderr}");
+        return;
+    }
+    exits(&output, 2);
+    assert!(stderr.contains("No space left on device"), "{stderr}");
 }

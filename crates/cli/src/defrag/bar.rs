@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use crate::table;
+use crate::{say, table};
 
 /// Smaller files are done before a person could look.
 const LARGE_BYTES: u64 = 64 << 20;
@@ -38,12 +38,12 @@ impl Bar {
         }
         self.last = now;
         self.shown = true;
-        eprint!("{ANEW}{}", drawn(at, of, now - self.began, columns()));
+        say::plain(format_args!("{ANEW}{}", drawn(at, of, now - self.began, columns())));
     }
 
     pub(super) fn clear(&self) {
         if self.shown {
-            eprint!("{ANEW}");
+            say::plain(ANEW);
         }
     }
 }

@@ -1,9 +1,10 @@
 //! `shunt defrag --interface`: what its options mean, and what it says.
 
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
@@ -11,6 +12,8 @@ use engine::defrag::Config;
 use engine::defrag::live::{News, Options, Rates, Report, Source, Tally, run};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
+
+use crate::say;
 
 use super::{EXIT_OK, is_standard_output, seconds, size};
 
@@ -98,12 +101,22 @@ impl LiveArguments {
             true if self.write.as_deref().is_some_and(is_standard_output) => Form::JsonAside,
             true => Form::Json,
         };
-        let report = run(&self.options(config), &stop, &mut |news| tell(&news, form))?;
+        let mut untold = None;
+        let report = run(&self.options(config), &stop, &mut |news| {
+            if let Err(e) = tell(&news, form) {
+                // It was asked for, and nobody gets it.
+                untold = Some(e);
+                stop.store(true, Ordering::Relaxed);
+            }
+        })?;
         let none = Tally::default();
         let all = Rates { now: &report.tally, then: &none, passed: report.took };
         match form {
-            Form::Words => eprint!("{}", text(&report)),
-            Form::Json | Form::JsonAside => form.object(&all),
+            Form::Words => say::plain(text(&report)),
+            Form::Json | Form::JsonAside => untold = untold.or_else(|| form.object(&all).err()),
+        }
+        if let Some(e) = untold {
+            return Err(e.into());
         }
         // Told last: what came before that is as good as ever.
         report.cut_short.map_or(Ok(EXIT_OK), |why| Err(why.into()))
@@ -138,34 +151,35 @@ enum Form {
 }
 
 impl Form {
-    fn object(self, rates: &Rates<'_>) {
-        let object = rates.now.json(rates);
+    fn object(self, rates: &Rates<'_>) -> io::Result<()> {
+        let object = rates.now.json(rates) + "\n";
         match self {
-            Self::JsonAside => eprintln!("{object}"),
-            Self::Words | Self::Json => println!("{object}"),
+            Self::JsonAside => io::stderr().write_all(object.as_bytes()),
+            Self::Words | Self::Json => io::stdout().write_all(object.as_bytes()),
         }
     }
 }
 
-fn tell(news: &News<'_>, form: Form) {
+fn tell(news: &News<'_>, form: Form) -> io::Result<()> {
     match news {
         News::Ready { workers, how, metrics } => {
             let s = if *workers == 1 { "" } else { "s" };
-            eprintln!("shunt: {workers} worker{s}, {how}; Ctrl-C ends");
+            say::line(format_args!("shunt: {workers} worker{s}, {how}; Ctrl-C ends"));
             if let Some(address) = metrics {
-                eprintln!("shunt: metrics at http://{address}/metrics");
+                say::line(format_args!("shunt: metrics at http://{address}/metrics"));
             }
         }
-        News::Filtered(filtered) => eprintln!("shunt: {filtered}"),
-        News::Outgrown { interface, mtu, fits } => eprintln!(
+        News::Filtered(filtered) => say::line(format_args!("shunt: {filtered}")),
+        News::Outgrown { interface, mtu, fits } => say::line(format_args!(
             "shunt: the MTU of {interface} is {mtu} now, and packets of more than {fits} bytes are dropped \
              until shunt defrag is started anew"
-        ),
+        )),
         News::Rates(rates) => match form {
-            Form::Words => eprintln!("{rates}"),
-            Form::Json | Form::JsonAside => form.object(rates),
+            Form::Words => say::line(rates),
+            Form::Json | Form::JsonAside => return form.object(rates),
         },
     }
+    Ok(())
 }
 
 fn text(report: &Report) -> String {

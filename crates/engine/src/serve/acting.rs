@@ -11,7 +11,7 @@
 
 use std::cell::RefCell;
 use std::future::Future;
-use std::io;
+use std::io::{self, Write};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -111,7 +111,8 @@ impl Drop for Scope {
 /// To who the thread was before, come what may: it would go on with more rights.
 fn return_to(before: &Whose) {
     if let Err(error) = switch(before) {
-        eprintln!("shunt: a thread cannot act as before: {error}");
+        // Not `eprintln!`, which panics where nothing can be written, and would let the thread go on.
+        let _ = writeln!(io::stderr(), "shunt: a thread cannot act as before: {error}");
         std::process::abort();
     }
 }
