@@ -15,6 +15,7 @@ use sys::abi::FILE_BYTES;
 use sys::map::{Access, Map, MapError};
 use sys::memory_group::MemoryLimit;
 
+use crate::asan;
 use crate::config::Merged;
 use crate::elf::{self, Elf, Native};
 use crate::program::{self, Privileges, Program};
@@ -206,8 +207,18 @@ fn program_checks(program: &Program) -> Vec<Check> {
             checks.extend(native_checks(native));
         }
     }
+    checks.extend(asan_check(asan::in_the_way(Some(program))));
     checks.extend(privilege_checks(program.privileges, nix::unistd::getuid().as_raw()));
     checks
+}
+
+/// `runtime`: what of AddressSanitizer is in the way.
+fn asan_check(runtime: Option<String>) -> Option<Check> {
+    Some(Check::no(
+        "asan",
+        format!("AddressSanitizer ({}) starts no program with a library in front of it", runtime?),
+        format!("{} lets the library come before it", asan::WORD),
+    ))
 }
 
 fn native_checks(native: &Native) -> Vec<Check> {

@@ -11,6 +11,7 @@
 // These end the process where nothing can be written: see `say`.
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
+mod asan;
 mod commands;
 mod config;
 mod defrag;

@@ -14,6 +14,7 @@ use local::Level;
 use nix::errno::Errno;
 use nix::unistd::execvpe;
 
+use crate::asan;
 use crate::config::{self, Merged, SettingOptions};
 use crate::doctor;
 use crate::elf::{self, Elf};
@@ -180,7 +181,8 @@ fn prepare(
     let library = if merged.limits.enabled {
         let library = find_library().map_err(ours)?;
         warn_if_it_stays_on_tcp(name, program.as_ref(), &merged);
-        let harmless = program.as_ref().is_none_or(|p| !p.refuses_preload());
+        let harmless = program.as_ref().is_none_or(|p| !p.refuses_preload())
+            && asan::in_the_way(program.as_ref()).is_none();
         harmless.then(|| in_preload(&library))
     } else {
         None

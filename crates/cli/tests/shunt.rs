@@ -238,6 +238,33 @@ fn a_program_that_stays_on_tcp_runs_after_one_line() {
 }
 
 #[test]
+fn a_program_with_address_sanitizer_runs_without_the_library() {
+    let place = Place::new();
+    let program = place.dir.path().join("checked");
+    let source = "int main(void) { return 3; }\n";
+    let Some(()) = compiled("cc", source, &["-fsanitize=address"], &program) else { return };
+    // Started by itself first: in some places it cannot be.
+    let alone = place.command(&program).output().expect("the program");
+    if alone.status.code() != Some(3) {
+        eprintln!("skipped: AddressSanitizer does not work here: {}", text(&alone.stderr));
+        return;
+    }
+    let program = program.to_str().expect("UTF-8");
+    let output = place.shunt(&["run", "--", program]);
+    exits(&output, 3);
+    let stays = format!("shunt: {program} stays on TCP: AddressSanitizer (libasan");
+    assert!(text(&output.stderr).starts_with(&stays), "{}", text(&output.stderr));
+    exits(&place.shunt(&["doctor", program]), 1);
+    let told = |arguments: &[&str]| {
+        let mut command = place.command(SHUNT);
+        command.args(arguments).env("ASAN_OPTIONS", "verify_asan_link_order=0").output()
+    };
+    let told = told(&["run", "--", program]).expect("shunt");
+    exits(&told, 3);
+    assert_eq!(text(&told.stderr), "");
+}
+
+#[test]
 fn doctor_answers_by_text_and_status() {
     let place = Place::new();
     let good = place.shunt(&["doctor", "true"]);

@@ -40,8 +40,8 @@ fn checks(proc: &Path, pid: u32) -> Vec<Check> {
     let program = fs::read_link(&exe).and_then(|shown| Program::at(&exe, shown));
     match program {
         Ok(program) => {
-            // How it was started decides about privileges, and that is over: see `loaded`.
-            let of_start = |c: &Check| matches!(c.name, "set-uid" | "capabilities");
+            // How it was started decides about these, and that is over: see `loaded`.
+            let of_start = |c: &Check| matches!(c.name, "set-uid" | "capabilities" | "asan");
             checks.extend(program_checks(&program).into_iter().filter(|c| !of_start(c)));
         }
         Err(e) => {
