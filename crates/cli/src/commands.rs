@@ -82,7 +82,7 @@ Examples:
   sudo shunt engine --users all                  the same, for programs of all users
   sudo shunt engine --eid MYEID                  and Linux, after: smcr ueid add MYEID
   sudo shunt engine --address 10.0.0.1,10.0.0.2 --max-links 2
-  sudo setcap cap_bpf,cap_perfmon,cap_net_admin+ep $(command -v shunt); shunt engine    for your own programs
+  sudo systemctl enable --now shunt-engine@$USER    for your own programs, with three capabilities and no more
   shunt engine status                            vectors, link groups, settings
   shunt engine set autocork=0 testlink_time=5
 
@@ -234,7 +234,10 @@ enum Command {
             The engine serves programs of its own user in its network namespace, and of others if it is root and \
             --users says so. It runs until Ctrl-C or SIGTERM; connections that it carries are then reset. It needs UDP port 4791 (which rdma_rxe of the \
             kernel takes where it is loaded), and CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN for the option in \
-            the TCP handshake. Settings come from options, then the section [engine] of the configuration file, where \
+            the TCP handshake. The unit shunt-engine@NAME of systemd gives these to the engine of that user. By setcap(8) they \
+            are for a copy that one group alone may run (mode 0750), and never for the shunt that everybody runs: all users of \
+            the host would have them, and `shunt run` by it loses LD_PRELOAD, LD_LIBRARY_PATH and TMPDIR (ld.so(8)). \
+            Settings come from options, then the section [engine] of the configuration file, where \
             they have the same names with underscores.",
         override_usage = "shunt engine [OPTIONS]\n       shunt engine set NAME=VALUE...\n       \
             shunt engine status [--json]",

@@ -178,6 +178,12 @@ fn prepare(
     })?;
     // What cannot be followed may run all the same: the kernel has the last word.
     let program = Program::follow(path, search.as_deref()).ok();
+    if sys::inherited::environment_is_cut() && merged.limits.log != Level::Off {
+        say::line(
+            "shunt: its file gives it rights (setcap, set-user-id), so LD_PRELOAD, LD_LIBRARY_PATH, TMPDIR and their like are gone \
+             from the environment",
+        );
+    }
     let library = if merged.limits.enabled {
         let library = find_library().map_err(ours)?;
         warn_if_it_stays_on_tcp(name, program.as_ref(), &merged);

@@ -264,6 +264,33 @@ fn a_program_with_address_sanitizer_runs_without_the_library() {
     assert_eq!(text(&told.stderr), "");
 }
 
+/// As with setcap(8), which root's processes would not tell.
+#[test]
+fn rights_by_the_file_cost_parts_of_the_environment() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let place = Place::new();
+    let at = |mode| std::fs::Permissions::from_mode(mode);
+    let other = place.dir.path().join("shunt");
+    std::fs::set_permissions(place.dir.path(), at(0o755)).expect("mode");
+    std::fs::copy(SHUNT, &other).expect("copy");
+    if chown(&other, Some(65_534), None).is_err() {
+        eprintln!("skipped: only root gives a file to somebody else");
+        return;
+    }
+    std::fs::set_permissions(&other, at(0o4755)).expect("mode");
+    let run = |arguments: &[&str]| place.command(&other).arg("run").args(arguments).output();
+    let output = run(&["true"]).expect("shunt");
+    if text(&run(&["--off", "id", "-u"]).expect("shunt").stdout) == "0\n" {
+        eprintln!("skipped: set-user-id has no effect here");
+        return;
+    }
+    exits(&output, 0);
+    assert!(text(&output.stderr).contains("LD_PRELOAD"), "{}", text(&output.stderr));
+    let quiet = run(&["--log", "off", "true"]).expect("shunt");
+    exits(&quiet, 0);
+    assert_eq!(text(&quiet.stderr), "");
+}
+
 #[test]
 fn doctor_answers_by_text_and_status() {
     let place = Place::new();

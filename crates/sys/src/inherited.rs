@@ -1,4 +1,4 @@
-//! Descriptors that whoever started this process has left for it, as systemd does (`sd_listen_fds(3)`).
+//! What whoever started this process has left for it: descriptors, as systemd does (`sd_listen_fds(3)`), and its environment.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,6 +44,14 @@ pub fn take() -> Vec<OwnedFd> {
     // descriptor under that number since, because it was never free. `TAKEN` sees to it that it has one owner.
     .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
     .collect()
+}
+
+/// Whether the loader has taken away of the environment what could lead this process astray (`AT_SECURE` in `ld.so(8)`),
+/// since it has rights by its file that who started it has not.
+#[must_use]
+pub fn environment_is_cut() -> bool {
+    // SAFETY: it reads what the kernel has left there.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 #[cfg(test)]

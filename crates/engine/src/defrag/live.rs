@@ -144,7 +144,7 @@ pub enum Error {
     Kind(String, u16),
     /// The kernel does not let us.
     #[error(
-        "{failure}: needs {needs}; run it as root, or give the program what it needs (setcap(8))"
+        "{failure}: needs {needs}; run it as root, or give that to a copy of it which nobody else may run (setcap(8))"
     )]
     Denied {
         /// What was tried.
