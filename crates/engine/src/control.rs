@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -37,13 +37,17 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Has `answer` answer each line that comes to `path`. What lies there is taken for stale: the caller knows
+    /// Has `answer` answer each line that comes to `path`. A socket that is there is taken for stale: the caller knows
     /// that nobody else answers.
+    ///
+    /// # Errors
+    ///
+    /// `AlreadyExists` when something else is there, and what the system says.
     pub(crate) fn start(
         path: &Path,
         answer: impl Fn(&[u8]) -> Result<Value, String> + Send + 'static,
     ) -> io::Result<Self> {
-        let _ = std::fs::remove_file(path);
+        remove(path)?;
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))?;
         let thread = std::thread::Builder::new().name("shunt-control".into()).spawn(move || {
@@ -65,7 +69,20 @@ impl Drop for Control {
         if let (Ok(()), Some(thread)) = (told, self.thread.take()) {
             let _ = thread.join();
         }
-        let _ = std::fs::remove_file(&self.path);
+        let _ = remove(&self.path);
+    }
+}
+
+/// Removes a socket, and nothing that was meant to stay.
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(about) if about.file_type().is_socket() => std::fs::remove_file(path),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "something is there already, and is no socket",
+        )),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
     }
 }
 
@@ -160,4 +177,29 @@ fn converse_within(
     let mut text = String::new();
     BufReader::new(&stream).read_line(&mut text)?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_socket_is_put_out_of_the_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control");
+        let start = || Control::start(&path, |_| Ok(Value::from("heard")));
+        std::fs::write(&path, "mine").unwrap();
+        assert_eq!(start().unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+        std::fs::remove_file(&path).unwrap();
+        // One whose process has died.
+        drop(UnixListener::bind(&path).unwrap());
+        let control = start().unwrap();
+        assert_eq!(ask(&path, &"").unwrap(), "heard");
+        // What somebody has put in its place stays.
+        std::fs::rename(&path, dir.path().join("elsewhere")).unwrap();
+        std::fs::write(&path, "mine").unwrap();
+        drop(control);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+    }
 }
