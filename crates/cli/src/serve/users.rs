@@ -1,19 +1,25 @@
 //! `shunt serve user`: who may log on, in a file that only its owner can read.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{BufRead, ErrorKind, IsTerminal, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::sys::termios::{LocalFlags, SetArg, tcgetattr, tcsetattr};
 use smb::FileTime;
 use smb::auth::{NtHash, User, UserFile, day_to_time};
 use zeroize::Zeroizing;
 
 use crate::table::{self, Side};
+
+// Each architecture has other numbers for these.
+const O_NOFOLLOW: i32 = OFlag::O_NOFOLLOW.bits();
+const O_NONBLOCK: i32 = OFlag::O_NONBLOCK.bits();
+/// How often what somebody else has put beside the file is put out of the way.
+const STRANGE_MAX: u32 = 8;
 
 /// Longest file that is read: more than its limit of users needs.
 const FILE_MAX: u64 = 64 << 20;
@@ -131,32 +137,76 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
-/// Puts another file in place of it, whole or not at all.
-fn write(path: &Path, users: &UserFile) -> std::io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    // What one who was killed has left: the folder's lock is ours.
-    match std::fs::remove_file(&beside) {
-        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-    let written = (|| {
-        if let Ok(before) = std::fs::metadata(path)
-            && before.uid() != sys::call::geteuid()
-        {
-            fchown(&file, Some(before.uid()), Some(before.gid()))?;
+/// What is to be put in place of a file of users, whole or not at all. Who has it is the only one who changes the file.
+///
+/// Not the folder is locked: that can be held by all who may read it. This is open to its owner alone.
+struct Beside {
+    path: PathBuf,
+    file: Flock<File>,
+}
+
+impl Beside {
+    fn take(of: &Path) -> std::io::Result<Self> {
+        let mut path = of.as_os_str().to_owned();
+        path.push(".new");
+        let path = PathBuf::from(path);
+        let mut strange = 0;
+        loop {
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(false).mode(0o600);
+            let opened = options.custom_flags(O_NOFOLLOW | O_NONBLOCK).open(&path);
+            match opened {
+                Ok(file) if is_ours_alone(&file.metadata()?) => {
+                    let lock = Flock::lock(file, FlockArg::LockExclusive);
+                    let file = lock.map_err(|(_, errno)| std::io::Error::from(errno))?;
+                    // Whoever had it before us has put it where it belongs, or removed it.
+                    if !is_at(&file, &path)? {
+                        continue;
+                    }
+                    // What one who was killed has left.
+                    file.set_len(0)?;
+                    return Ok(Self { path, file });
+                }
+                Err(e) if e.kind() == ErrorKind::NotFound || strange == STRANGE_MAX => {
+                    return Err(e);
+                }
+                Ok(_) if strange == STRANGE_MAX => return Err(ErrorKind::AlreadyExists.into()),
+                _ => {
+                    strange += 1;
+                    std::fs::remove_file(&path)?;
+                }
+            }
         }
-        file.write_all(users.to_text().as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)?;
-        File::open(folder(path))?.sync_all()
-    })();
-    if written.is_err() {
-        let _ = std::fs::remove_file(&beside);
     }
-    written
+
+    fn put(mut self, at: &Path, users: &UserFile) -> std::io::Result<()> {
+        self.file.write_all(users.to_text().as_bytes())?;
+        self.file.sync_all()?;
+        std::fs::rename(&self.path, at)?;
+        File::open(folder(at))?.sync_all()
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // Before another one has the lock.
+        if is_at(&self.file, &self.path).unwrap_or(false) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Whether nobody but us can open a file, and it has no other name.
+fn is_ours_alone(about: &Metadata) -> bool {
+    let is_ours = about.is_file() && about.uid() == sys::call::geteuid();
+    is_ours && about.mode() & 0o077 == 0 && about.nlink() == 1
+}
+
+/// Whether this file is what the path leads to.
+fn is_at(file: &File, path: &Path) -> std::io::Result<bool> {
+    let file = file.metadata()?;
+    let there = std::fs::symlink_metadata(path);
+    Ok(there.is_ok_and(|there| (there.dev(), there.ino()) == (file.dev(), file.ino())))
 }
 
 /// The users that there are; none, if there is no file yet.
@@ -273,11 +323,10 @@ fn change(
     }
     // Through a link, the file itself.
     let path = path.canonicalize().unwrap_or_else(|_| path.clone());
-    let dir = File::open(folder(&path)).with_context(name)?;
-    let _lock = Flock::lock(dir, FlockArg::LockExclusive).map_err(|(_, e)| e).with_context(name)?;
+    let beside = Beside::take(&path).with_context(name)?;
     let mut users = read_or_none(&path)?;
     what(&mut users).with_context(name)?;
-    write(&path, &users).with_context(name)
+    beside.put(&path, &users).with_context(name)
 }
 
 /// Reads a password for a user who may be given one, with no lock held meanwhile.
@@ -455,6 +504,35 @@ mod tests {
             }
         });
         assert_eq!(read(&path).unwrap().len(), 8);
+    }
+
+    /// Whoever may read a folder can lock it.
+    #[test]
+    fn nobody_else_can_hold_a_change_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("users");
+        let folder = File::open(dir.path()).unwrap();
+        let _held = Flock::lock(folder, FlockArg::LockExclusive).map_err(|(_, e)| e).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let of_thread = path.clone();
+        std::thread::spawn(move || {
+            tell.send(add(&named("ann", &of_thread), None, None, says("x")).is_ok())
+        });
+        assert_eq!(told.recv_timeout(std::time::Duration::from_secs(60)), Ok(true));
+        // Nor does what lies there lead elsewhere.
+        let (beside, other) = (dir.path().join("users.new"), dir.path().join("other"));
+        std::fs::write(&other, "theirs").unwrap();
+        std::fs::set_permissions(&other, PermissionsExt::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(&other, &beside).unwrap();
+        add(&named("bob", &path), None, None, says("x")).unwrap();
+        std::fs::hard_link(&other, &beside).unwrap();
+        add(&named("cara", &path), None, None, says("x")).unwrap();
+        nix::unistd::mkfifo(&beside, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        act(Action::Disable(named("cara", &path))).unwrap();
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "theirs");
+        assert_eq!(read(&path).unwrap().len(), 3);
+        std::fs::create_dir(&beside).unwrap();
+        assert!(act(Action::Disable(named("ann", &path))).is_err());
     }
 
     #[test]
