@@ -22,6 +22,10 @@ use crate::serve::SERVE;
 const SWITCH: &str = "enabled";
 /// The section of the configuration file that is about the engine.
 const ENGINE: &str = "engine";
+/// Names the configuration file.
+const CONFIG: &str = "SHUNT_CONFIG";
+/// Where the host's own settings are, for all users.
+const HOSTS: &str = "/etc";
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Who wrote a value.
@@ -65,12 +69,20 @@ pub(crate) struct Merged {
     written: BTreeMap<&'static str, Written>,
     /// The configuration file that was read.
     pub(crate) file: Option<PathBuf>,
+    /// One that would have been, and is closed to this user.
+    closed: Option<PathBuf>,
 }
 
 impl Merged {
     /// Who wrote the value of a setting; `None`: nobody, it is the default.
     pub(crate) fn source(&self, setting: &str) -> Option<&Source> {
         self.written.get(setting).map(|w| &w.source)
+    }
+
+    /// What to tell of a file whose settings do not count.
+    pub(crate) fn closed(&self) -> Option<String> {
+        let path = self.closed.as_ref()?.display();
+        Some(format!("{path} is closed to this user, and its settings do not count"))
     }
 
     /// The environment that hands the settings on: each variable with its value, or `None` where
@@ -199,7 +211,8 @@ pub(crate) fn merge(
     options: &SettingOptions,
     environment: Environment<'_>,
 ) -> anyhow::Result<Merged> {
-    let (file, mut layers) = match find_file(options, environment)? {
+    let Found { file, closed } = find_file(options, environment)?;
+    let (file, mut layers) = match file {
         Some((path, text)) => {
             let written = parse_file(&path, &text)?;
             (Some(path), written)
@@ -219,7 +232,7 @@ pub(crate) fn merge(
         winners.insert(written.setting, written);
     }
     let limits = limits.checked().map_err(|bad| anyhow!("{}{bad}", blame(&winners)))?;
-    Ok(Merged { limits, written: winners, file })
+    Ok(Merged { limits, written: winners, file, closed })
 }
 
 /// Who wrote the two settings that can contradict each other.
@@ -252,7 +265,7 @@ fn from_environment(environment: Environment<'_>) -> anyhow::Result<Vec<Written>
 
 /// Variables that are nobody's, and look like one that is: each with that one.
 pub(crate) fn mistyped(variables: impl Iterator<Item = String>) -> Vec<(String, &'static str)> {
-    let known = || SETTINGS.iter().map(|setting| setting.env).chain(["SHUNT_CONFIG", "SHUNT_DIR"]);
+    let known = || SETTINGS.iter().map(|setting| setting.env).chain([CONFIG, "SHUNT_DIR"]);
     let plain = |s: &str| s.to_uppercase().replace('_', "");
     let meant = |name: String| {
         if known().any(|one| one == name) || !name.to_uppercase().starts_with("SHUNT") {
@@ -264,41 +277,62 @@ pub(crate) fn mistyped(variables: impl Iterator<Item = String>) -> Vec<(String, 
     variables.filter_map(meant).collect()
 }
 
-/// The configuration file's path and text, if there is one.
+/// Where settings are.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// The configuration file's path and text, if there is one.
+    pub(crate) file: Option<(PathBuf, String)>,
+    /// One that comes before it, and is closed to this user.
+    closed: Option<PathBuf>,
+}
+
+/// Looks for the configuration file.
 pub(crate) fn find_file(
     options: &SettingOptions,
     environment: Environment<'_>,
-) -> anyhow::Result<Option<(PathBuf, String)>> {
+) -> anyhow::Result<Found> {
     let variable = |name: &str| environment(name).ok().filter(|v| !v.is_empty());
-    let named = match (&options.config, variable("SHUNT_CONFIG")) {
+    let named = match (&options.config, environment(CONFIG)) {
         (Some(path), _) => Some((path.clone(), "--config")),
-        (None, Some(path)) => Some((PathBuf::from(path), "SHUNT_CONFIG")),
-        (None, None) => None,
+        (None, Ok(path)) if !path.is_empty() => Some((PathBuf::from(path), CONFIG)),
+        (None, Err(VarError::NotUnicode(_))) => bail!("{CONFIG} in the environment is not UTF-8"),
+        (None, _) => None,
     };
     if let Some((path, who)) = named {
         let text = read(&path).with_context(|| format!("{who}: {}", path.display()))?;
-        return Ok(Some((path, text)));
+        return Ok(Found { file: Some((path, text)), closed: None });
     }
     let home = variable("XDG_CONFIG_HOME")
         .map(PathBuf::from)
         .filter(|path| path.is_absolute())
         .or_else(|| Some(Path::new(&variable("HOME")?).join(".config")));
-    let places = home.into_iter().chain([PathBuf::from("/etc")]);
-    for path in places.map(|dir| dir.join("shunt/config.toml")) {
+    let places = home.into_iter().chain([PathBuf::from(HOSTS)]);
+    first_of(places.map(|dir| dir.join("shunt/config.toml")), read)
+}
+
+/// The first file that there is.
+fn first_of(
+    places: impl Iterator<Item = PathBuf>,
+    read: impl Fn(&Path) -> std::io::Result<String>,
+) -> anyhow::Result<Found> {
+    use std::io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    let mut closed = None;
+    for path in places {
         match read(&path) {
-            Ok(text) => return Ok(Some((path, text))),
-            Err(e) if is_absent(&e) => {}
+            Ok(text) => return Ok(Found { file: Some((path, text)), closed }),
+            Err(e) if matches!(e.kind(), NotFound | NotADirectory) => {}
+            // A folder that this user may not search (another user's home in the environment) holds nothing for this
+            // user. What is the host's is for everybody, and a file that is there was meant to be read. One that was
+            // named must be readable.
+            Err(e) if e.kind() == PermissionDenied => {
+                if path.starts_with(HOSTS) || path.symlink_metadata().is_ok() {
+                    closed = closed.or(Some(path));
+                }
+            }
             Err(e) => return Err(e).with_context(|| path.display().to_string()),
         }
     }
-    Ok(None)
-}
-
-fn is_absent(e: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
-    // A usual place that this user may not read (another user's home in the environment) holds
-    // nothing for this user; a file that was named must be readable.
-    matches!(e.kind(), NotFound | NotADirectory | PermissionDenied)
+    Ok(Found { file: None, closed })
 }
 
 fn read(path: &Path) -> std::io::Result<String> {
@@ -352,7 +386,7 @@ pub(crate) fn engine_section(
     options: &SettingOptions,
     known: &[engine::remote::config::Setting],
 ) -> anyhow::Result<Vec<Written>> {
-    let Some((path, text)) = find_file(options, &|name| std::env::var(name))? else {
+    let Some((path, text)) = find_file(options, &|name| std::env::var(name))?.file else {
         return Ok(Vec::new());
     };
     // What is wrong with it was told when the other settings were read.

@@ -336,6 +336,10 @@ fn settings_checks(settings: &anyhow::Result<Merged>, comm: &str) -> Vec<Check> 
     }
     let file = merged.file.as_ref().map_or_else(|| "no file".into(), |f| f.display().to_string());
     let mut checks = vec![Check::ok("settings", format!("valid ({file})"))];
+    if let Some(found) = merged.closed() {
+        let advice = "open it to those who are to read it (chmod a+r; its folder: a+rx)";
+        checks.push(Check::warn("settings", found, advice));
+    }
     let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for (name, meant) in crate::config::mistyped(variables) {
         let found = format!("{name} is in the environment, and no setting");

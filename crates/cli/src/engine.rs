@@ -109,7 +109,11 @@ impl FromArgMatches for EngineOptions {
 /// Merges options over the section of the configuration file.
 fn load(options: &EngineOptions) -> anyhow::Result<Config> {
     let place = SettingOptions::with_dir(options.config.clone(), None);
-    let mut config = Config { dir: config::load(&place)?.limits.dir, ..Config::default() };
+    let merged = config::load(&place)?;
+    if let Some(words) = merged.closed() {
+        say::line(format_args!("shunt: {words}"));
+    }
+    let mut config = Config { dir: merged.limits.dir, ..Config::default() };
     for Written { setting, text, source } in config::engine_section(&place, SETTINGS)? {
         config.set(setting, &text).map_err(|bad| anyhow!("{source}: {bad}"))?;
     }

@@ -184,6 +184,9 @@ fn prepare(
              from the environment",
         );
     }
+    if let Some(words) = merged.closed().filter(|_| merged.limits.log != Level::Off) {
+        say::line(format_args!("shunt: {words}"));
+    }
     let library = if merged.limits.enabled {
         let library = find_library().map_err(ours)?;
         warn_if_it_stays_on_tcp(name, program.as_ref(), &merged);

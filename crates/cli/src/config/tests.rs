@@ -147,6 +147,32 @@ fn a_file_that_cannot_be_read_is_an_error_and_not_passed_over() {
 }
 
 #[test]
+fn a_file_that_is_closed_to_us_is_told() {
+    let desk = Desk::new(Some(""), &[]);
+    let there = desk.home.path().join(".config/shunt/config.toml");
+    let absent = desk.home.path().join("no/config.toml");
+    let hosts = Path::new(HOSTS).join("shunt/config.toml");
+    let closed = |places: &[&PathBuf]| {
+        let denied = |_: &Path| Err(std::io::ErrorKind::PermissionDenied.into());
+        first_of(places.iter().map(PathBuf::from), denied).unwrap().closed
+    };
+    assert_eq!(closed(&[&there, &hosts]), Some(there));
+    // Somebody else's folder; and what is the host's was meant for us, whatever is there.
+    assert_eq!(closed(&[&absent]), None);
+    assert_eq!(closed(&[&absent, &hosts]), Some(hosts));
+}
+
+#[test]
+fn a_path_of_the_file_that_is_no_text_is_an_error() {
+    let environment = |name: &str| match name {
+        CONFIG => Err(VarError::NotUnicode("\u{fffd}".into())),
+        _ => Err(VarError::NotPresent),
+    };
+    let error = merge(&SettingOptions::default(), &environment).unwrap_err().to_string();
+    assert_eq!(error, "SHUNT_CONFIG in the environment is not UTF-8");
+}
+
+#[test]
 fn each_setting_has_an_option_which_documents_it() {
     let mut command = SettingOptions::augment_args(Command::new("x"));
     let help = command.render_long_help().to_string();

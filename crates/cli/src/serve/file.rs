@@ -29,17 +29,21 @@ pub(super) struct Section {
 
 /// Reads it; empty, if there is none.
 pub(super) fn read(options: &SettingOptions) -> anyhow::Result<Section> {
-    let Some((path, text)) = find_file(options, &|name| std::env::var(name))? else {
+    let Some((path, text)) = find_file(options, &|name| std::env::var(name))?.file else {
         return Ok(Section::default());
     };
     let section = parse(&path, &text)?;
     if let Some((_, source)) = section.users.first() {
         let mode = std::fs::metadata(&path).map_or(0, |m| m.permissions().mode());
         if mode & 0o077 != 0 {
+            // That of the host has settings for everybody, who would not see them any more.
+            let or = match path.starts_with("/etc") {
+                true => String::new(),
+                false => format!(", or chmod 600 {}", path.display()),
+            };
             bail!(
-                "{source}: a password is in a file that others can read: chmod 600 {}, or keep users in a file \
-                 of their own (shunt serve user add)",
-                path.display()
+                "{source}: a password is in a file that others can read: keep users in a file of their own \
+                 (shunt serve user add){or}"
             );
         }
     }

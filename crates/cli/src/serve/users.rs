@@ -310,6 +310,12 @@ pub(super) fn run(arguments: &UserArguments) -> anyhow::Result<()> {
     }
 }
 
+/// The mode of a folder that is made for the file, which is closed whatever that is.
+fn mode_of(folder: &Path) -> u32 {
+    // There the host's settings are as well, which are for everybody.
+    if folder.starts_with("/etc") { 0o755 } else { 0o700 }
+}
+
 /// Reads, changes and writes the file, one at a time.
 fn change(
     place: &Place,
@@ -319,7 +325,7 @@ fn change(
     let name = || path.display().to_string();
     let dir = folder(&path);
     if !dir.exists() {
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(name)?;
+        DirBuilder::new().recursive(true).mode(mode_of(dir)).create(dir).with_context(name)?;
     }
     // Through a link, the file itself.
     let path = path.canonicalize().unwrap_or_else(|_| path.clone());
@@ -446,6 +452,12 @@ mod tests {
         let users = read(&path).unwrap();
         assert!(users.get("bob").is_none() && !users.get("ann").unwrap().disabled);
         assert!(!path.with_extension("new").exists());
+    }
+
+    #[test]
+    fn the_folder_of_the_hosts_settings_is_open() {
+        assert_eq!(mode_of(Path::new("/etc/shunt")), 0o755);
+        assert_eq!(mode_of(Path::new("/home/ann/.config/shunt")), 0o700);
     }
 
     #[test]
