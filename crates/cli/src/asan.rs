@@ -60,6 +60,7 @@ mod tests {
             path: "/bin/x".into(),
             scripts: Vec::new(),
             loaded: "/bin/x".into(),
+            comm: "x".into(),
             elf: Ok(Elf::Native(Native { needed: vec![needed.into()], ..Native::default() })),
             privileges: Privileges::default(),
         };

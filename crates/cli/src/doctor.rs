@@ -172,8 +172,8 @@ pub(crate) fn examine(name: &OsStr, settings: &anyhow::Result<Merged>) -> Report
         }
     };
     checks.push(library_check());
-    let comm = found.as_ref().ok().and_then(|p| p.loaded.file_name()).unwrap_or(name);
-    checks.extend(settings_checks(settings, &comm.to_string_lossy()));
+    let comm = found.map_or_else(|_| name.to_string_lossy().into_owned(), |program| program.comm);
+    checks.extend(settings_checks(settings, &comm));
     let dir = settings.as_ref().ok().and_then(|m| m.limits.dir.clone());
     checks.extend(place_checks(dir.as_deref()));
     checks.extend(memory_limit_check("self"));
@@ -353,10 +353,7 @@ fn settings_checks(settings: &anyhow::Result<Merged>, comm: &str) -> Vec<Check> 
 
 /// What rules say of this program, whatever the port.
 fn rules_check(limits: &Limits, comm: &str) -> Option<Check> {
-    let names = |rules: &[Rule]| {
-        let of_program = |r: &&Rule| matches!(r, Rule::Program(name) if name == comm);
-        rules.iter().any(|r| of_program(&r))
-    };
+    let names = |rules: &[Rule]| rules.iter().any(|rule| rule.names(comm));
     if names(&limits.exclude) {
         return Some(Check::no("rules", format!("exclude has program:{comm}"), "remove that rule"));
     }

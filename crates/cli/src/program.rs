@@ -18,6 +18,9 @@ const SCRIPTS_MAX: usize = 4;
 /// As the kernel: what of a `#!` line is read.
 const LINE_BYTES_MAX: usize = 256;
 
+/// As the kernel: what of a name it keeps.
+const COMM_BYTES_MAX: usize = 15;
+
 /// Why a name leads to no program.
 #[derive(Debug)]
 pub(crate) enum NoProgram {
@@ -136,6 +139,8 @@ pub(crate) struct Program {
     pub(crate) scripts: Vec<(PathBuf, PathBuf)>,
     /// The last file: the one that is loaded.
     pub(crate) loaded: PathBuf,
+    /// What the kernel calls it (`comm`).
+    pub(crate) comm: String,
     /// What it is.
     pub(crate) elf: Result<Elf, BadElf>,
     /// Its privileges.
@@ -147,6 +152,7 @@ impl Program {
     pub(crate) fn follow(path: PathBuf, search: Option<&OsStr>) -> Result<Self, NoProgram> {
         let mut scripts = Vec::new();
         let mut loaded = path.clone();
+        let mut comm = comm_of(&path);
         loop {
             let unreadable = |e: io::Error| {
                 NoProgram::NotExecutable(format!("{} cannot be read: {e}", loaded.display()))
@@ -155,8 +161,20 @@ impl Program {
             let head = file.at(0, LINE_BYTES_MAX);
             let Some(next) = interpreter_of(&loaded, &head, search)? else {
                 let privileges = Privileges::of(&loaded).map_err(unreadable)?;
-                return Ok(Self { path, scripts, elf: elf::parse(&file), loaded, privileges });
+                return Ok(Self {
+                    path,
+                    scripts,
+                    elf: elf::parse(&file),
+                    loaded,
+                    comm,
+                    privileges,
+                });
             };
+            let Next { path: next, is_started } = next;
+            // A script that the kernel gives to its interpreter keeps its name.
+            if is_started {
+                comm = comm_of(&next);
+            }
             if scripts.len() == SCRIPTS_MAX {
                 let why = format!("{}: too many scripts run each other", path.display());
                 return Err(NoProgram::NotExecutable(why));
@@ -170,7 +188,8 @@ impl Program {
     pub(crate) fn at(link: &Path, shown: PathBuf) -> io::Result<Self> {
         let elf = elf::parse(&File::open(link)?);
         let privileges = Privileges::of(link)?;
-        Ok(Self { path: shown.clone(), scripts: Vec::new(), loaded: shown, elf, privileges })
+        let comm = comm_of(&shown);
+        Ok(Self { path: shown.clone(), scripts: Vec::new(), loaded: shown, comm, elf, privileges })
     }
 
     /// Whether its dynamic loader could choke on the library: not glibc's, or not of our machine.
@@ -183,16 +202,29 @@ impl Program {
     }
 }
 
+/// What the kernel calls a program that is started by this path.
+fn comm_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    String::from_utf8_lossy(&name[..name.len().min(COMM_BYTES_MAX)]).into_owned()
+}
+
+/// What runs a file.
+struct Next {
+    path: PathBuf,
+    /// It is started by its own path, and not by the kernel in place of a script.
+    is_started: bool,
+}
+
 /// What runs a file which is not loaded itself.
 fn interpreter_of(
     path: &Path,
     head: &[u8],
     search: Option<&OsStr>,
-) -> Result<Option<PathBuf>, NoProgram> {
+) -> Result<Option<Next>, NoProgram> {
     let Some(line) = shebang(head) else {
         // A text without `#!`: execvp(3) and shells give it to /bin/sh.
         let text = !head.is_empty() && !head.starts_with(b"\x7fELF") && !head.contains(&0);
-        return Ok(text.then(|| PathBuf::from("/bin/sh")));
+        return Ok(text.then(|| Next { path: PathBuf::from("/bin/sh"), is_started: true }));
     };
     executable(&line.interpreter).map_err(|e| {
         let why = format!("the interpreter of {}: {e}", path.display());
@@ -203,10 +235,13 @@ fn interpreter_of(
     })?;
     let is_env = line.interpreter.file_name() == Some(OsStr::new("env"));
     match line.argument.as_deref().and_then(program_of_env).filter(|_| is_env) {
-        Some(name) => find(name, search).map(Some).map_err(|e| {
-            NoProgram::NotFound(format!("{} asks env(1) for {name:?}: {e}", path.display()))
-        }),
-        None => Ok(Some(line.interpreter)),
+        Some(name) => {
+            let found = find(name, search).map_err(|e| {
+                NoProgram::NotFound(format!("{} asks env(1) for {name:?}: {e}", path.display()))
+            })?;
+            Ok(Some(Next { path: found, is_started: true }))
+        }
+        None => Ok(Some(Next { path: line.interpreter, is_started: false })),
     }
 }
 

@@ -243,16 +243,21 @@ fn parse_rule(text: &str) -> Option<Rule> {
 }
 
 impl Rule {
+    /// Whether this rule names a program, by what the kernel calls it (`comm`).
+    #[must_use]
+    pub fn names(&self, program: &str) -> bool {
+        let Self::Program(name) = self else { return false };
+        // comm is cut to 15 bytes.
+        name == program || name.len() > 15 && name.get(..15) == Some(program)
+    }
+
     /// Whether this rule means a connection to `port` between these addresses, of which `program` is this end.
     #[must_use]
     pub fn matches(&self, port: u16, ends: [Ipv6Addr; 2], program: &str, end: End) -> bool {
         match self {
             Self::Port(from, to) => (*from..=*to).contains(&port),
             Self::Addr(net, bits) => ends.iter().any(|addr| is_in(*addr, (*net, *bits))),
-            // comm is cut to 15 bytes.
-            Self::Program(name) => {
-                name == program || name.len() > 15 && name.get(..15) == Some(program)
-            }
+            Self::Program(_) => self.names(program),
             Self::End(which) => *which == end,
         }
     }

@@ -15,6 +15,7 @@ fn program(elf: Result<Elf, elf::BadElf>) -> Program {
         path: path.clone(),
         scripts: Vec::new(),
         loaded: path,
+        comm: "x".into(),
         elf,
         privileges: Privileges::default(),
     }
@@ -161,6 +162,10 @@ fn rules_that_name_the_program_are_told() {
     assert_eq!(outcome("program:redis", ""), Some(Outcome::No));
     assert_eq!(outcome("program:redis,port:80", ""), Some(Outcome::Warn));
     assert_eq!(outcome("program:nginx", ""), Some(Outcome::Warn));
+    // As the kernel cuts names.
+    let mut limits = Limits::default();
+    limits.set("exclude", "program:a-very-long-program-name").unwrap();
+    assert_eq!(rules_check(&limits, "a-very-long-pro").map(|c| c.outcome), Some(Outcome::No));
 }
 
 #[test]

@@ -63,6 +63,31 @@ fn env_is_seen_through() {
     assert!(matches!(Program::follow(path, None), Err(NoProgram::NotFound(_))));
 }
 
+/// The kernel is asked.
+#[test]
+fn a_program_has_the_name_that_the_kernel_gives_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, line) in [
+        ("plain.sh", "#!/bin/sh\n"),
+        ("by-env", "#!/usr/bin/env sh\n"),
+        ("with-a-very-long-name", "#!/bin/sh\n"),
+        ("text", ""),
+    ] {
+        let path = script(dir.path(), name, &format!("{line}cat /proc/$$/comm\n"));
+        // While another test starts something, what was just written can be busy.
+        let again = "until \"$0\"; do [ $? = 126 ] && [ $((n = n + 1)) -lt 1000 ] || exit; done 2>/dev/null";
+        let mut shell = std::process::Command::new("sh");
+        let started = shell.args(["-c", again]).arg(&path).output().unwrap();
+        let comm = String::from_utf8(started.stdout).unwrap();
+        // What a shell runs without any line it runs itself.
+        let comm = if line.is_empty() { "sh" } else { comm.trim_end() };
+        assert_eq!(follow(&path).comm, comm, "{name}");
+    }
+    let link = dir.path().join("called-otherwise");
+    std::os::unix::fs::symlink("/bin/true", &link).unwrap();
+    assert_eq!(follow(&link).comm, "called-otherwis");
+}
+
 #[test]
 fn scripts_that_run_each_other_come_to_an_end() {
     let dir = tempfile::tempdir().unwrap();
