@@ -204,9 +204,14 @@ enum Command {
             Whole datagrams go to --write, --to, both or neither; packets that were never fragmented do not \
             go there. The usual way (AF_PACKET, needs CAP_NET_RAW) looks on: the host sees what it saw \
             before. With --xdp (AF_XDP, needs CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON, Linux 5.9) a \
-            program in the kernel takes fragments out of the way that are addressed to NAME or to a group, and \
-            only those; everything else goes on to the host, and to what else is behind NAME, such as a bridge. So --xdp --to hands the host whole datagrams in place of their fragments, while \
-            --xdp alone keeps them from it. The program goes when shunt does, however it ends. It looks behind \
+            program in the kernel takes fragments out of the way that are addressed to NAME, and \
+            only those; everything else goes on to the host, and to what else is behind NAME, such as a bridge. \
+            With --xdp --to these are fragments to an address that the host has on an interface which is up (it \
+            looks once a second; 4096 addresses at most), and it gets whole datagrams in place of them. What it \
+            forwards, what is for a group or for all, from or to an address of the link (fe80::), or for what is \
+            the host's by a route alone (ip route add local) is left to it in fragments. --xdp without --to takes \
+            all fragments that are addressed to NAME or to a group, and keeps them from the host and from \
+            whomever it would forward them to. The program goes when shunt does, however it ends. It looks behind \
             two tags of VLANs at most; what is further in goes on to the host. What VLAN a datagram came by is \
             not written. \
             With --xdp a worker hands fragments that belong to another over to it, so they may come by \
@@ -218,7 +223,9 @@ enum Command {
             IPv4 packets are dropped without a word if its reverse-path filter is strict (rp_filter is 1), or \
             loose (2) while DEVICE has no address. Of the settings of all interfaces and of its own the larger \
             one counts. shunt says so when it starts, with the command that helps, such as sysctl -w \
-            net.ipv4.conf.tap0.rp_filter=0. With --xdp the host sees no fragments: it sends no ICMP time exceeded \
+            net.ipv4.conf.tap0.rp_filter=0. A socket that is bound to NAME (SO_BINDTODEVICE), or to a VRF that \
+            NAME belongs to and DEVICE does not, hears nothing of what comes in on DEVICE: with such ones --xdp \
+            --to does not work. The host does not see the fragments that --xdp takes: it sends no ICMP time exceeded \
             any more for those of datagrams that stay incomplete, and neither does shunt.",
         override_usage = "shunt defrag [OPTIONS] INPUT OUTPUT\n       \
             shunt defrag [OPTIONS] --interface NAME [--write FILE] [--to DEVICE]",

@@ -14,6 +14,7 @@ pub(crate) const LOAD_BYTE: u8 = 0x71;
 pub(crate) const LOAD_HALF: u8 = 0x69;
 pub(crate) const LOAD_WORD: u8 = 0x61;
 pub(crate) const LOAD: u8 = 0x79;
+pub(crate) const STORE_HALF: u8 = 0x6b;
 pub(crate) const STORE_WORD: u8 = 0x63;
 pub(crate) const STORE_WORD_K: u8 = 0x62;
 pub(crate) const MOVE: u8 = 0xbf;

@@ -3,7 +3,7 @@
 
 mod map;
 
-pub use map::{NumberMap, SocketStorage};
+pub use map::{AddressSet, NumberMap, SocketStorage};
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 

@@ -178,25 +178,13 @@ impl Interface {
     /// network that is ours as a whole (127.0.0.0/8), or the kernel does not say.
     #[must_use]
     pub fn with_address(address: IpAddr) -> Option<Self> {
-        let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-        // SAFETY: the place for the list is ours; it is freed below, if it was made.
-        if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-            return None;
-        }
-        let (mut next, mut name) = (list, None);
-        while !next.is_null() && name.is_none() {
-            // SAFETY: entries of the list are valid until it is freed.
-            let entry = unsafe { next.read() };
-            // SAFETY: an entry's address is null or valid as long as the list.
-            if unsafe { address_at(entry.ifa_addr) } == Some(address) {
-                // SAFETY: an entry's name is a C string that lives as long as the list.
-                name =
-                    Some(unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned());
+        let mut name = None;
+        each_address(|found, entry, _| {
+            if name.is_none() && found == address {
+                name = Some(entry.to_string_lossy().into_owned());
             }
-            next = entry.ifa_next;
-        }
-        // SAFETY: it came from `getifaddrs` and is freed once; the name was copied.
-        unsafe { libc::freeifaddrs(list) };
+        })
+        .ok()?;
         Self::find(&name?).ok().flatten()
     }
 
@@ -224,6 +212,42 @@ impl Interface {
         request.ask(&socket, libc::SIOCSIFFLAGS).map_err(Failure::at("set the interface up"))?;
         Ok(())
     }
+}
+
+/// Addresses of all interfaces of our network namespace that are up.
+///
+/// # Errors
+///
+/// The errno.
+pub fn addresses() -> Result<Vec<IpAddr>, Failure> {
+    let mut all = Vec::new();
+    each_address(|address, _, up| all.extend(up.then_some(address)))?;
+    Ok(all)
+}
+
+/// Tells each address that an interface has, the interface's name, and whether that is up.
+fn each_address(mut tell: impl FnMut(IpAddr, &CStr, bool)) -> Result<(), Failure> {
+    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: the place for the list is ours; it is freed below, if it was made.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        return Err(Failure { step: "read the addresses of interfaces", errno });
+    }
+    let mut next = list;
+    while !next.is_null() {
+        // SAFETY: entries of the list are valid until it is freed.
+        let entry = unsafe { next.read() };
+        // SAFETY: an entry's address is null or valid as long as the list.
+        if let Some(address) = unsafe { address_at(entry.ifa_addr) } {
+            // SAFETY: an entry's name is a C string that lives as long as the list.
+            let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+            tell(address, name, entry.ifa_flags & libc::IFF_UP.cast_unsigned() != 0);
+        }
+        next = entry.ifa_next;
+    }
+    // SAFETY: it came from `getifaddrs` and is freed once; nothing of it is kept.
+    unsafe { libc::freeifaddrs(list) };
+    Ok(())
 }
 
 /// The IP address in a socket address; `None`: it is of another family.
@@ -335,6 +359,13 @@ mod tests {
         assert_eq!(found, Interface::find("lo").unwrap().unwrap());
         // TEST-NET-1 (RFC 5737) is nobody's.
         assert_eq!(Interface::with_address([192, 0, 2, 1].into()), None);
+    }
+
+    #[test]
+    fn addresses_of_the_loopback_are_among_all() {
+        if Interface::find("lo").unwrap().is_some_and(|lo| lo.up) {
+            assert!(addresses().unwrap().contains(&[127, 0, 0, 1].into()));
+        }
     }
 
     #[test]

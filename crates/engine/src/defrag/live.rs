@@ -3,7 +3,7 @@
 //! There are two ways in. **`AF_PACKET`** ([`Source::Packet`]) shows copies of frames, and the kernel's own
 //! stack sees them as before: for looking on. **`AF_XDP`** ([`Source::Xdp`]) takes fragments away from the
 //! kernel, and only fragments, so that what is put together can be handed back whole, through a TUN or TAP
-//! device.
+//! device: then it takes only those to addresses of this host (`gate`).
 //!
 //! Each core has a worker, each worker a ring and a [`frag::Shard`], and one [`frag::Ledger`] limits the
 //! memory of all. **All fragments of a datagram must reach one worker.** With `AF_PACKET` a program in the
@@ -22,6 +22,7 @@
 //! without waiting.
 
 mod exchange;
+mod gate;
 mod output;
 mod pool;
 mod redirect;
@@ -48,6 +49,7 @@ use sys::xdp::{self, Socket};
 use super::{Link, secret, secrets};
 use crate::metrics::{self, Server};
 use exchange::Exchange;
+use gate::Gate;
 use output::{Output, Recorder, Target};
 use pool::Pool;
 use worker::Worker;
@@ -339,40 +341,6 @@ struct Team {
     gate: Option<Gate>,
 }
 
-/// The program in the kernel that takes fragments out of its way. It goes when this does.
-struct Gate {
-    link: bpf::Link,
-    map: SocketMap,
-    /// To whom fragments are that it takes.
-    address: [u8; 6],
-}
-
-impl Gate {
-    /// At an interface, in front of the sockets of a map.
-    fn before(map: SocketMap, interface: &Interface) -> Result<Self, Failure> {
-        let address = interface.address;
-        let link = bpf::Link::attach(&program(&map, address)?, interface.index)?;
-        Ok(Self { link, map, address })
-    }
-
-    /// The interface has this address now. If that cannot be told the kernel, fragments to the new one are its own as
-    /// they were, and it is asked again.
-    fn follow(&mut self, address: [u8; 6]) {
-        if address == self.address {
-            return;
-        }
-        let replaced = program(&self.map, address).and_then(|new| self.link.replace(&new));
-        if replaced.is_ok() {
-            self.address = address;
-        }
-    }
-}
-
-fn program(map: &SocketMap, address: [u8; 6]) -> Result<bpf::Program, Failure> {
-    let code = redirect::fragments(map.number(), address);
-    bpf::Program::load(bpf::Hook::Xdp, &code).map_err(|refused| refused.failure)
-}
-
 impl Crew<'_> {
     fn limits(&self, shards: u32) -> Result<Limits, Error> {
         Ok(Config { shards, ..self.options.config.clone() }.limits()?)
@@ -483,7 +451,10 @@ impl Crew<'_> {
         Socket::family(&mut sockets);
         let secret = HashKey::new(secret().map_err(Error::Random)?);
         let exchanges = Exchange::among(&sockets, room, secret).map_err(Error::System)?;
-        let gate = Gate::before(map, self.interface).map_err(|failure| self.xdp_failed(failure))?;
+        // What nobody hands back is taken because somebody wants to see it: all of it.
+        let own_only = self.options.to.is_some();
+        let gate = Gate::before(map, self.interface, own_only);
+        let gate = gate.map_err(|failure| self.xdp_failed(failure))?;
         let how = match gate.link.mode {
             bpf::Mode::Native => "AF_XDP in the driver",
             bpf::Mode::Generic => "AF_XDP behind the driver",

@@ -1,5 +1,6 @@
-//! What programs and we both can look at: numbers by number, and a value for each socket.
+//! What programs and we both can look at: numbers by number, a set of addresses, and a value for each socket.
 
+use std::net::Ipv6Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::{MAP_CREATE, MAP_UPDATE_ELEM, MapCreate, MapUpdate};
@@ -24,15 +25,7 @@ impl NumberMap {
     ///
     /// The errno: `EPERM` without `CAP_BPF`.
     pub fn new(entries: u32) -> Result<Self, Failure> {
-        let mut attributes = MapCreate {
-            kind: MAP_TYPE_HASH,
-            key_bytes: 4,
-            value_bytes: 4,
-            entries,
-            ..MapCreate::default()
-        };
-        let fd = call::bpf(MAP_CREATE, &mut attributes).map_err(Failure::at("make a BPF map"))?;
-        Ok(Self(own(fd)))
+        hash(4, entries).map(Self)
     }
 
     /// The number by which an instruction names the map.
@@ -47,11 +40,7 @@ impl NumberMap {
     ///
     /// The errno: `E2BIG` if the map is full.
     pub fn set(&self, key: u32, value: u32) -> Result<(), Failure> {
-        let value = value.cast_signed();
-        let mut attributes = self.entry(&key, &value);
-        call::bpf(MAP_UPDATE_ELEM, &mut attributes)
-            .map(drop)
-            .map_err(Failure::at("put a value in the BPF map"))
+        set(&self.0, &raw const key, value)
     }
 
     /// From now on the key has no value. Whether it had one.
@@ -60,18 +49,81 @@ impl NumberMap {
     ///
     /// The errno.
     pub fn remove(&self, key: u32) -> Result<bool, Failure> {
-        let mut attributes = self.entry(&key, std::ptr::null());
-        match call::bpf(MAP_DELETE_ELEM, &mut attributes) {
-            Ok(_) => Ok(true),
-            Err(libc::ENOENT) => Ok(false),
-            Err(errno) => Err(Failure { step: "take a value out of the BPF map", errno }),
-        }
+        remove(&self.0, &raw const key)
+    }
+}
+
+/// A set of addresses that is filled from outside and read by programs. The key is 16 bytes, as IPv6 has them; what
+/// IPv4 has is mapped. The value is of 4 bytes and means nothing.
+#[derive(Debug)]
+pub struct AddressSet(OwnedFd);
+
+impl AddressSet {
+    /// An empty set that will take so many addresses.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `EPERM` without `CAP_BPF`.
+    pub fn new(entries: u32) -> Result<Self, Failure> {
+        hash(16, entries).map(Self)
     }
 
-    /// The kernel copies key and value before the call returns.
-    fn entry(&self, key: *const u32, value: *const i32) -> MapUpdate {
-        MapUpdate { map: self.0.as_raw_fd().cast_unsigned(), padding: 0, key, value, flags: 0 }
+    /// The number by which an instruction names the map.
+    #[must_use]
+    pub fn number(&self) -> i32 {
+        self.0.as_raw_fd()
     }
+
+    /// From now on this address is in it.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `E2BIG` if the set is full.
+    pub fn add(&self, address: Ipv6Addr) -> Result<(), Failure> {
+        set(&self.0, address.octets().as_ptr().cast(), 1)
+    }
+
+    /// From now on it is not. Whether it was.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn remove(&self, address: Ipv6Addr) -> Result<bool, Failure> {
+        remove(&self.0, address.octets().as_ptr().cast())
+    }
+}
+
+/// A map from keys of so many bytes to values of 4.
+fn hash(key_bytes: u32, entries: u32) -> Result<OwnedFd, Failure> {
+    let mut attributes = MapCreate {
+        kind: MAP_TYPE_HASH,
+        key_bytes,
+        value_bytes: 4,
+        entries,
+        ..MapCreate::default()
+    };
+    let fd = call::bpf(MAP_CREATE, &mut attributes).map_err(Failure::at("make a BPF map"))?;
+    Ok(own(fd))
+}
+
+fn set(map: &OwnedFd, key: *const u32, value: u32) -> Result<(), Failure> {
+    let value = value.cast_signed();
+    call::bpf(MAP_UPDATE_ELEM, &mut entry(map, key, &raw const value))
+        .map(drop)
+        .map_err(Failure::at("put a value in the BPF map"))
+}
+
+fn remove(map: &OwnedFd, key: *const u32) -> Result<bool, Failure> {
+    match call::bpf(MAP_DELETE_ELEM, &mut entry(map, key, std::ptr::null())) {
+        Ok(_) => Ok(true),
+        Err(libc::ENOENT) => Ok(false),
+        Err(errno) => Err(Failure { step: "take a value out of the BPF map", errno }),
+    }
+}
+
+/// The kernel copies key and value before the call returns.
+fn entry(map: &OwnedFd, key: *const u32, value: *const i32) -> MapUpdate {
+    MapUpdate { map: map.as_raw_fd().cast_unsigned(), padding: 0, key, value, flags: 0 }
 }
 
 /// Eight bytes for each socket that a program gives them to; they end with the socket. A socket that
@@ -168,6 +220,22 @@ mod tests {
         assert!(map.remove(2).unwrap());
         assert!(!map.remove(2).unwrap());
         map.set(3, 30).unwrap();
+    }
+
+    #[test]
+    fn a_set_of_addresses_takes_what_it_has_room_for() {
+        let set = match AddressSet::new(2) {
+            Ok(set) => set,
+            Err(e) => return println!("skipped: {e}"),
+        };
+        let [v4, v6, other] = ["::ffff:10.0.0.1", "fd00::1", "fd00::2"].map(|a| a.parse().unwrap());
+        set.add(v4).unwrap();
+        set.add(v6).unwrap();
+        set.add(v4).unwrap();
+        assert_eq!(set.add(other).unwrap_err().errno, libc::E2BIG);
+        assert!(set.remove(v4).unwrap());
+        assert!(!set.remove(v4).unwrap());
+        set.add(other).unwrap();
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::net::UdpSocket;
+use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use e2e::run::{Guest, outcome, skipped};
+use e2e::run::{Guest, eventually, outcome, skipped};
 use e2e::{built, installed};
 use serde_json::Value;
 use sys::interface::Interface;
@@ -212,6 +212,29 @@ impl Stage {
             socket.send_to(body, (to, PORT)).unwrap()
         });
         assert_eq!(sent, body.len());
+    }
+
+    /// Host B's address that is good on the cable only, once it is usable.
+    pub(super) fn link_local(&self) -> Ipv6Addr {
+        let mut found = None;
+        eventually("host B has an address of the link", || {
+            let said = ip(&format!("-n {} -6 -o addr show dev vb scope link", self.b())).unwrap();
+            let words: Vec<&str> = said.split_whitespace().collect();
+            let address = words.get(3).filter(|_| !words.contains(&"tentative"));
+            found = address.and_then(|address| address.split('/').next()?.parse().ok());
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// Sends a datagram from host A to that address.
+    pub(super) fn send_to_link_local(&self, body: &[u8], port: u16) {
+        let to = self.link_local();
+        within(&self.a(), || {
+            let index = Interface::find("va").unwrap().unwrap().index;
+            let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).unwrap();
+            socket.send_to(body, SocketAddrV6::new(to, port, 0, index)).unwrap();
+        });
     }
 
     /// Sends packets from host A as they are.
