@@ -55,7 +55,7 @@ struct shunt_frag_packet {
   const uint8_t *bytes;
   // How many.
   size_t len;
-  // The caller's handle for where they are. They must stay there until it is released.
+  // The caller's handle for where they are, not null. They must stay there until it is released.
   void *buffer;
   // Memory that keeping the buffer costs, bytes: the size of the frame, not of the packet.
   uint32_t cost;
@@ -65,11 +65,11 @@ struct shunt_frag_packet {
 
 // Some bytes of a datagram's payload.
 struct shunt_frag_slice {
-  // The caller's buffer, or null: then the bytes were copied and are at `bytes`.
+  // The caller's buffer where they are; null if they were copied.
   void *buffer;
   // In a buffer: offset from the packet's first byte.
   size_t at;
-  // Copied bytes, valid during the call; else null.
+  // They were copied if this is not null, and are here during the call.
   const uint8_t *bytes;
   // How many.
   size_t len;
@@ -106,9 +106,9 @@ struct shunt_frag_notice {
   const uint8_t *header;
   // Its bytes.
   size_t header_len;
-  // The caller's buffer with that fragment, not released yet; null: its payload was copied.
+  // The caller's buffer with that fragment, not released yet; null if its payload was copied.
   void *buffer;
-  // Then the payload is here; else null.
+  // The payload was copied if this is not null, and is here during the call.
   const uint8_t *bytes;
   // How many bytes of it.
   size_t len;

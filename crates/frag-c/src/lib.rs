@@ -72,7 +72,7 @@ pub struct Packet {
     pub bytes: *const u8,
     /// How many.
     pub len: usize,
-    /// The caller's handle for where they are. They must stay there until it is released.
+    /// The caller's handle for where they are, not null. They must stay there until it is released.
     pub buffer: *mut c_void,
     /// Memory that keeping the buffer costs, bytes: the size of the frame, not of the packet.
     pub cost: u32,
@@ -84,11 +84,11 @@ pub struct Packet {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Slice {
-    /// The caller's buffer, or null: then the bytes were copied and are at `bytes`.
+    /// The caller's buffer where they are; null if they were copied.
     pub buffer: *mut c_void,
     /// In a buffer: offset from the packet's first byte.
     pub at: usize,
-    /// Copied bytes, valid during the call; else null.
+    /// They were copied if this is not null, and are here during the call.
     pub bytes: *const u8,
     /// How many.
     pub len: usize,
@@ -129,9 +129,9 @@ pub struct Notice {
     pub header: *const u8,
     /// Its bytes.
     pub header_len: usize,
-    /// The caller's buffer with that fragment, not released yet; null: its payload was copied.
+    /// The caller's buffer with that fragment, not released yet; null if its payload was copied.
     pub buffer: *mut c_void,
-    /// Then the payload is here; else null.
+    /// The payload was copied if this is not null, and is here during the call.
     pub bytes: *const u8,
     /// How many bytes of it.
     pub len: usize,
