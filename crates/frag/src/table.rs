@@ -356,6 +356,11 @@ impl<B> Table<B> {
         let f = &ahead.fragment;
         // The key may have changed between parsing and now.
         let hash = if self.old_key.is_some() { self.key.hash(&f.key) } else { ahead.hash };
+        // Nothing is missing that could come later: what it holds is the transport's business, as in a packet without a
+        // fragment header (RFC 6946 section 4).
+        if f.is_atomic() {
+            return self.deliver_atomic(Incoming::new(f, arrival), now, sink);
+        }
         let first_of_v6 = f.key.is_v6() & (f.offset == 0);
         if first_of_v6 | (f.len < self.limits.fragment_min)
             && let Some(reason) = self.unacceptable(f, arrival.packet)
@@ -369,9 +374,6 @@ impl<B> Table<B> {
                 });
             }
             return self.drop_fragment(arrival.buffer, reason, sink);
-        }
-        if f.is_atomic() {
-            return self.deliver_atomic(Incoming::new(f, arrival), now, sink);
         }
         let found = match guess {
             // Said of the hash by the present key: nothing has begun since.

@@ -206,6 +206,11 @@ fn a_sender_hears_of_an_incomplete_first_fragment_and_of_too_long_a_datagram() {
     assert_eq!(host.shard.counters().fragments(Reason::IncompleteHeader), 1);
     host.out.notices.clear();
 
+    // Nothing comes behind an atomic fragment: whether what it holds is enough says the transport (RFC 6946).
+    host.push(&Packet { protocol: 6, ..Packet::new(Family::V6, 1, vec![5; 16]) }.fragment(0, 16));
+    assert_eq!((host.out.notices.len(), host.out.delivered.len()), (0, 1));
+    host.out.delivered.clear();
+
     // Of IPv4 nobody is told, since nothing forbids it there.
     let short = Packet { family: Family::V4, ..short };
     host.push(&short.fragment(0, 16));
