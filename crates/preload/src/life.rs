@@ -767,6 +767,7 @@ pub(crate) unsafe fn passing(msg: *const msghdr) {
                 {
                     remains::cut_off(w, conn, fd, false);
                 }
+                ready::passed(w, fd);
             }
         }
         // SAFETY: the caller's promise.

@@ -31,6 +31,7 @@ use crate::left::{self, Wait};
 use crate::nap::{self, Nap};
 
 mod amend;
+mod asking;
 mod control;
 mod edges;
 mod forking;
@@ -51,7 +52,7 @@ mod woken;
 
 use amend::{amend, ask_anew, is_own_one_shot, kernel_events, register_anew, stands, tag_of};
 pub(crate) use amend::{before_a_fork, lift, put_down};
-pub(crate) use control::{closed, control, created, duplicated, looked_at, other};
+pub(crate) use control::{closed, control, created, duplicated, looked_at, other, passed};
 pub(crate) use forking::{hold_sets, let_sets_go};
 pub(crate) use kick::{is_kick, move_kick};
 pub(crate) use leaving::{changed, detached, forget, reregister, unregister};
@@ -86,7 +87,7 @@ const TAG_SECOND: u64 = 1 << 47;
 /// The tag of the descriptor that interrupts a wait.
 const KICK: u64 = TAG | 0x7fff_ffff_ffff;
 
-/// Attached connections that a warm set looks at; what has been quiet longest goes cold.
+/// Attached connections that a warm set looks at; of more than these, some that have been quiet go cold.
 const WARM_MAX: usize = 512;
 /// The kernel is asked at least this often about descriptors that are not ours, nanoseconds, and up to
 /// four times as rarely while it has nothing to say.
@@ -137,6 +138,10 @@ pub(crate) struct Set {
     left: AtomicU32,
     /// Descriptors in the set that are not followed: only the kernel knows of them.
     others: AtomicU32,
+    /// Sockets of ours in it may be plain TCP: of what they do, too, only the kernel knows.
+    plain: AtomicBool,
+    /// It has had more of them than [`WARM_MAX`], so that some may be the kernel's to wake.
+    many: AtomicBool,
     /// When the kernel was asked last, nanoseconds.
     asked: AtomicU64,
     /// Waits since, or since the clock was looked at.
@@ -153,6 +158,8 @@ pub(crate) struct Set {
     mixed: AtomicBool,
     /// The last answer had no room for those who come last: next time they come first.
     crowded: AtomicBool,
+    /// The last answer was full of what the kernel said: next time ours come first.
+    passed_over: AtomicBool,
     /// The set whose list the thread that forks has locked before this one; see `forking`.
     held_before: AtomicU64,
     /// How often idle rings were looked for since something happened last; [`TIDY_TIMES`] and more: all are back.
@@ -226,6 +233,8 @@ impl Set {
             made_by: w.depth(),
             waiter: AtomicU32::new(0),
             others: AtomicU32::new(0),
+            plain: AtomicBool::new(false),
+            many: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             unasked: AtomicU32::new(0),
             dull: AtomicU32::new(0),
@@ -234,6 +243,7 @@ impl Set {
             last: AtomicU64::new(0),
             mixed: AtomicBool::new(false),
             crowded: AtomicBool::new(false),
+            passed_over: AtomicBool::new(false),
             held_before: AtomicU64::new(0),
             tidied: AtomicU32::new(0),
             beside: Beside::default(),
@@ -357,7 +367,10 @@ impl Set {
             if r.set.load(Ordering::Acquire) == self.id()
                 && r.flags.load(Ordering::Relaxed) & reg::DISABLED == 0
             {
-                out.push(mask & (wanted(r) | ERR | HUP), r.data.load(Ordering::Relaxed));
+                let events = mask & wanted(r);
+                if events != 0 {
+                    out.push(events, r.data.load(Ordering::Relaxed));
+                }
             }
             return;
         };
@@ -581,23 +594,7 @@ impl Set {
             self.settling.fetch_add(1, Ordering::SeqCst);
             self.settle_offered(w);
             self.settling.fetch_sub(1, Ordering::SeqCst);
-            // Others than ours first, and not more than half of the room, so that neither starves.
-            // Connections are scanned once: none is reported twice in one answer.
-            let strangers = self.others.load(Ordering::Relaxed) > 0;
-            let others = strangers
-                || self.asks_by_itself()
-                || self.mixed.load(Ordering::Relaxed) && self.mixed.swap(false, Ordering::Relaxed);
-            let crowded = strangers
-                && self.crowded.load(Ordering::Relaxed)
-                && self.crowded.swap(false, Ordering::Relaxed);
-            // With nothing to report the wait that follows asks.
-            let long_ago =
-                || call::now_ns() - self.asked.load(Ordering::Relaxed) > self.patience() / 2;
-            if limit == Some(0) || (crowded || others && long_ago()) && self.any(w) {
-                let room = out.events.len().div_ceil(2).max(1);
-                self.ask_kernel(w, &mut out, room);
-            }
-            self.scan(w, &mut out);
+            self.looks_once(w, &mut out, limit);
             let n = out.n;
             if n == 0 && self.forked.load(Ordering::Relaxed) {
                 // Found to be shared just now.
@@ -674,29 +671,6 @@ impl Set {
             self.lively.store(lively - 1, Ordering::Relaxed);
         }
         c_int::try_from(n).unwrap_or(0)
-    }
-
-    /// Asks the kernel without waiting.
-    fn ask_kernel(&'static self, w: &'static World, out: &mut Out<'_>, room: usize) {
-        self.asked.store(call::now_ns(), Ordering::Relaxed);
-        let room = (out.events.len() - out.n).min(room).min(64);
-        if room == 0 {
-            return;
-        }
-        let mut some = [epoll_event { events: 0, u64: 0 }; 64];
-        let dull = self.dull.load(Ordering::Relaxed);
-        match call::epoll_wait(self.epfd(), &mut some[..room], 0) {
-            Ok(n) if n > 0 => {
-                self.dull.store(0, Ordering::Relaxed);
-                self.absorb(w, &some[..n], out);
-            }
-            _ => self.dull.store((dull + 1).min(DULL_MAX), Ordering::Relaxed),
-        }
-    }
-
-    /// How long the kernel need not be asked, nanoseconds.
-    fn patience(&self) -> u64 {
-        KERNEL_NS << self.dull.load(Ordering::Relaxed)
     }
 
     /// Spins while that pays; `true`: something is there (perhaps in `out` already).

@@ -4,6 +4,7 @@
 //! under Shunt, at either end of the connection.
 
 pub mod corners;
+pub mod crowds;
 pub mod descriptors;
 pub mod early;
 pub mod entries;
@@ -92,6 +93,9 @@ macro_rules! oracle_cases {
                 epoll_pwait2 epoll_added_with_bytes epoll_two_sets epoll_data_verbatim
                 epoll_level_out mixed_poll mixed_epoll mixed_select epoll_closed_fd_forgets
                 poll_without_rdhup epoll_one_event_each many_small_wakeups
+            }
+            crowds {
+                many_armed_anew plain_beside_what_is_always_ready one_event_at_a_time set_passed_on
             }
             seams {
                 looks_over_the_switch demoted_with_unread_on_both_sides demoted_one_after_the_other

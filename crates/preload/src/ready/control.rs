@@ -174,6 +174,8 @@ fn add(
     set.disturb(w);
     if conn.phase() == Phase::Offered {
         watch_offer(w, set, conn, which);
+    } else if conn.phase() != Phase::Attached {
+        set.plain.store(true, Ordering::Relaxed);
     }
     if conn.phase() == Phase::Attached {
         join(w, conn, set, which, true);
@@ -337,6 +339,7 @@ fn modify(
         crate::real::set_errno(libc::ENOENT);
         return -1;
     }
+    set.looks_again(w, conn, which);
     set.shows(w);
     let waits = set.waiting.load(Ordering::SeqCst) > 0;
     if waits && mask(conn, e.mine, e.peer) & wanted(r) != 0 || set.tells_elsewhere(w, conn, r, &e) {
@@ -373,6 +376,18 @@ pub(crate) fn looked_at(w: &'static World, epfd: c_int) {
     if let Some(set) = fds::set(epfd) {
         set.is_looked_at(w);
     }
+}
+
+/// A descriptor is given to somebody who may know nothing of its set: what the program registered must be the kernel's.
+pub(crate) fn passed(w: &'static World, fd: c_int) {
+    let Some(set) = fds::set(fd) else { return };
+    fds::each(|number, entry| {
+        if let Entry::Conn(conn) = entry
+            && set.is_of(conn)
+        {
+            crate::io::to_tcp(w, conn, number, local::Reason::EventSets);
+        }
+    });
 }
 
 /// A descriptor of the set was duplicated.

@@ -15,6 +15,7 @@ pub(crate) fn detached(w: &'static World, conn: &'static Conn) {
         let r = &conn.sets[which];
         if r.flags.fetch_and(!reg::TAGGED, Ordering::Relaxed) & reg::TAGGED != 0 {
             set.stops_watching(conn, which, true);
+            set.plain.store(true, Ordering::Relaxed);
             if !register(w, set, conn, which) {
                 set.leave_behind(w, conn, which);
             }

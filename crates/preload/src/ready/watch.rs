@@ -14,6 +14,8 @@ pub(super) struct Watched {
     halves: Option<(&'static Half, &'static Half)>,
     /// Both directions go through the rings, as far as the last look has seen.
     is_plain: bool,
+    /// Something of it was reported since [`Set::cool_down`] came by.
+    is_used: bool,
     quiet: Quiet,
 }
 
@@ -31,7 +33,8 @@ struct Quiet {
 
 impl Watched {
     pub(super) fn new(w: &'static World, conn: &'static Conn, which: usize) -> Self {
-        Self { conn, which, halves: conn.halves(w), is_plain: false, quiet: Quiet::default() }
+        let (halves, quiet) = (conn.halves(w), Quiet::default());
+        Self { conn, which, halves, is_plain: false, is_used: true, quiet }
     }
 
     /// Whether nothing has changed since there was nothing to report.
@@ -98,6 +101,8 @@ pub(super) struct Members {
     pub(super) strangers: Vec<Stranger>,
     /// Where the next look begins.
     pub(super) next: usize,
+    /// Where those that have been quiet are sought next.
+    cooled: usize,
 }
 
 impl Members {
@@ -124,6 +129,9 @@ impl Members {
     pub(super) fn recount(&self, set: &Set) {
         // SeqCst: see `Set::wait`.
         set.count.store(self.warm.len() + self.asleep + self.offered.len(), Ordering::SeqCst);
+        if self.warm.len() > WARM_MAX {
+            set.many.store(true, Ordering::Relaxed);
+        }
     }
 
     /// A connection that is offered and may be taken, or is not offered any more. All of them are looked at only when
@@ -455,6 +463,7 @@ impl Set {
                 }
             }
             last = Some(member.conn);
+            member.is_used = true;
             out.push(what.events, r.data.load(Ordering::Relaxed));
         }
         if let Some(conn) = last {
@@ -491,6 +500,9 @@ impl Set {
                     crate::io::settle(w, conn, fd, false);
                 }
                 _ => {}
+            }
+            if ends(w, conn).is_none() {
+                self.plain.store(true, Ordering::Relaxed);
             }
             if matches!(conn.phase(), Phase::Offered | Phase::Busy) {
                 // Another thread is at it at this moment; next time. Or has taken it out of the set meanwhile.
@@ -534,20 +546,48 @@ impl Set {
         }
     }
 
-    /// Lets go of those that have been quiet, when there are many.
+    /// A connection of which there may be something to tell that the kernel does not know of, room or bytes whose doorbell
+    /// has been taken out, is looked at in memory again.
+    pub(super) fn looks_again(&'static self, w: &'static World, conn: &'static Conn, which: usize) {
+        // Among few, all are looked at.
+        if !self.many.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(e) = ends(w, conn) else { return };
+        let Some(mut members) = self.members.lock() else { return };
+        if !self.has_tagged(conn, which) || members.position(conn, which).is_some() {
+            return;
+        }
+        members.put(w, conn, which);
+        members.asleep = members.asleep.saturating_sub(1);
+        drop(members);
+        if !self.is_cold() {
+            set_word(w, self, conn, e.mine);
+        }
+    }
+
+    /// Lets go of some that have been quiet, when there are many. Who had something since it was last here is passed by.
     pub(super) fn cool_down(&'static self, w: &'static World) {
         let Some(mut members) = self.members.lock() else { return };
-        let mut at = 0;
         let mut left = members.warm.len().saturating_sub(WARM_MAX);
-        while left > 0 && at < members.warm.len() {
-            let (conn, which) = (members.warm[at].conn, members.warm[at].which);
-            let r = &conn.sets[which];
+        // Twice round: the first time many have had something.
+        let mut looks = if left > 0 { 2 * members.warm.len() } else { 0 };
+        let mut at = members.cooled;
+        while left > 0 && looks > 0 {
+            looks -= 1;
+            at = if at < members.warm.len() { at } else { 0 };
+            let member = &mut members.warm[at];
+            if std::mem::take(&mut member.is_used) {
+                at += 1;
+                continue;
+            }
+            let (conn, which) = (member.conn, member.which);
             let Some(e) = ends(w, conn) else {
                 at += 1;
                 continue;
             };
             conn.arm_cold(w, e.mine);
-            if due(w, conn, r).events != 0 {
+            if due(w, conn, &conn.sets[which]).events != 0 {
                 set_word(w, self, conn, e.mine);
                 at += 1;
                 continue;
@@ -555,6 +595,9 @@ impl Set {
             members.take(at);
             members.asleep += 1;
             left -= 1;
+            // The one that is there now has come last.
+            at += 1;
         }
+        members.cooled = at;
     }
 }

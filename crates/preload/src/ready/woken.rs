@@ -19,6 +19,7 @@ pub(crate) fn woken_by(w: &'static World, conn: &'static Conn, events: u32) {
         if let Some((_, half)) = conn.my_half(w) {
             edges::arms(w, set, half, which);
         }
+        set.looks_again(w, conn, which);
         if set.waiting.load(Ordering::SeqCst) > 0 {
             set.kick(w);
         }
@@ -65,7 +66,8 @@ pub(super) fn of_others<'w>(
 /// The connection does not go back to TCP after all: what lies in its ring can be read again, and who has looked
 /// meanwhile and seen nothing sleeps.
 pub(crate) fn thawed(w: &'static World, conn: &'static Conn) {
-    for (_, set) in registrations(conn) {
+    for (which, set) in registrations(conn) {
+        set.looks_again(w, conn, which);
         if set.waiting.load(Ordering::SeqCst) > 0 {
             set.kick(w);
         }
