@@ -410,17 +410,22 @@ pub fn epoll_many_in_turn(s: &mut Stage) {
         let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
         text.split(' ').nth(1).and_then(|n| n.parse::<usize>().ok()).unwrap_or(0)
     };
-    let turns = |n: usize| {
+    let turns = |n: usize, with_one: bool| {
         for _ in 0..n {
             let ep = calls::epoll_create().expect("a set");
+            if with_one {
+                calls::epoll_ctl(ep, EPOLL_CTL_ADD, c.a, EPOLLIN, 1).expect("added");
+            }
             let _ = calls::epoll_wait(ep, 1, 0);
             calls::close(ep).expect("closed");
         }
     };
-    turns(1000);
-    let before = pages();
-    turns(40_000);
-    say!("no more memory", pages().saturating_sub(before) < 1024);
+    for with_one in [false, true] {
+        turns(1000, with_one);
+        let before = pages();
+        turns(40_000, with_one);
+        say!("no more memory", pages().saturating_sub(before) < 1024);
+    }
     say!("and a set works", s.b_send(c, "x"), soon(set_with(c.a, EPOLLIN)));
 }
 

@@ -1,12 +1,15 @@
-//! Records of sets that were closed and had no connection of ours in them, for those that come: a program may make one for
-//! each of its tasks.
+//! Records of sets that were closed, for those that come: a program may make one for each of its tasks.
 //!
-//! Records are never unmapped, as another thread may be about to use one. What connections have ever pointed to is not used
-//! again.
+//! Records are never unmapped, as another thread may be about to use one. What connections have pointed to rests first, while
+//! as many others come and go as there is room for here.
 
 use std::sync::atomic::AtomicPtr;
 
 use super::*;
+
+/// Those that connections have pointed to, and where the next one comes.
+static RESTING: [AtomicPtr<Set>; 256] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 256];
+static RESTED: AtomicUsize = AtomicUsize::new(0);
 
 static SPARE: [AtomicPtr<Set>; 64] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 64];
 
@@ -15,7 +18,14 @@ pub(super) fn keep(w: &World, set: &'static Set) {
     if !may_serve(w, set) {
         return;
     }
-    let record = std::ptr::from_ref(set).cast_mut();
+    let mut record = std::ptr::from_ref(set).cast_mut();
+    if set.used.swap(false, Ordering::Relaxed) {
+        let place = RESTED.fetch_add(1, Ordering::Relaxed) % RESTING.len();
+        record = RESTING[place].swap(record, Ordering::AcqRel);
+        if record.is_null() {
+            return;
+        }
+    }
     for place in &SPARE {
         let none = std::ptr::null_mut();
         if place.compare_exchange(none, record, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -40,9 +50,11 @@ pub(super) fn take(w: &World, epfd: c_int) -> Option<&'static Set> {
         // This process has been forked since.
         return None;
     }
-    for flag in [&set.cold, &set.looked_at, &set.shown, &set.mixed, &set.crowded] {
+    let how = [&set.cold, &set.looked_at, &set.shown, &set.mixed, &set.crowded];
+    for flag in how.into_iter().chain([&set.passed_over, &set.plain, &set.many]) {
         flag.store(false, Ordering::Relaxed);
     }
+    set.last.store(0, Ordering::Relaxed);
     for count in [&set.others, &set.unasked, &set.dull, &set.lively, &set.tidied, &set.left] {
         count.store(0, Ordering::Relaxed);
     }
@@ -54,8 +66,7 @@ pub(super) fn take(w: &World, epfd: c_int) -> Option<&'static Set> {
 /// Whether nobody else can have to do with it, and what it says of the process is still so.
 fn may_serve(w: &World, set: &Set) -> bool {
     let forks = w.forks.load(Ordering::Relaxed);
-    !set.used.load(Ordering::Relaxed)
-        && !set.forked.load(Ordering::Relaxed)
+    !set.forked.load(Ordering::Relaxed)
         && set.waiting.load(Ordering::SeqCst) == 0
         && set.refs.load(Ordering::Acquire) == 0
         && set.common.load(Ordering::Relaxed) == 0
