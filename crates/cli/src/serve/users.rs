@@ -457,7 +457,7 @@ mod tests {
     #[test]
     fn the_folder_of_the_hosts_settings_is_open() {
         assert_eq!(mode_of(Path::new("/etc/shunt")), 0o755);
-        assert_eq!(mode_of(Path::new("/home/ann/.config/shunt")), 0o700);
+        assert_eq!(mode_of(Path::new("/srv/ann/.config/shunt")), 0o700);
     }
 
     #[test]
