@@ -9,6 +9,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use engine::remote::config::{Config, SETTINGS, Setting};
 use engine::remote::control::Request;
 use engine::remote::host::{self, Host};
+use engine::remote::users::Users;
 use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -113,7 +114,7 @@ fn load(options: &EngineOptions) -> anyhow::Result<Config> {
     if let Some(words) = merged.closed() {
         say::line(format_args!("shunt: {words}"));
     }
-    let mut config = Config { dir: merged.limits.dir, ..Config::default() };
+    let mut config = Config::default();
     for Written { setting, text, source } in config::engine_section(&place, SETTINGS)? {
         config.set(setting, &text).map_err(|bad| anyhow!("{source}: {bad}"))?;
     }
@@ -121,7 +122,16 @@ fn load(options: &EngineOptions) -> anyhow::Result<Config> {
         let option = setting.name.replace('_', "-");
         config.set(setting.name, text).map_err(|bad| anyhow!("--{option}: {bad}"))?;
     }
-    Ok(config.checked()?)
+    // A directory that is the engine's alone is refused with several users.
+    let mut config = config.checked()?;
+    if config.users == Users::Own {
+        config.dir = config.dir.or(merged.limits.dir);
+    } else if let (Some(dir), Some(source)) = (&merged.limits.dir, merged.source("dir")) {
+        say::line(format_args!(
+            "shunt: the boards of users are in the usual place: programs that meet in {dir} ({source}) are not served"
+        ));
+    }
+    Ok(config)
 }
 
 /// Does it.
@@ -168,9 +178,18 @@ fn serve(config: Config) -> anyhow::Result<()> {
 fn ask(place: &Place, request: &Request) -> anyhow::Result<Value> {
     let options = SettingOptions::with_dir(place.config.clone(), place.dir.clone());
     let dir = config::load(&options)?.limits.dir;
-    host::ask(dir.as_deref(), request).map_err(|e| match e.kind() {
+    // One that serves several users is in the usual place, whatever directory their programs are told of.
+    let mut places = vec![dir.as_deref()];
+    if place.dir.is_none() && dir.is_some() {
+        places.push(None);
+    }
+    let is_absent =
+        |e: &std::io::Error| matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused);
+    let mut answers = places.iter().map(|place| host::ask(*place, request));
+    let answer = answers.find(|answer| !answer.as_ref().is_err_and(is_absent));
+    answer.unwrap_or_else(|| Err(ErrorKind::NotFound.into())).map_err(|e| match e.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-            match served_by(dir.as_deref()) {
+            match places.iter().find_map(|place| served_by(*place)) {
                 Some(pid) => anyhow!(
                     "the engine that serves this user is root's (pid {pid}), and answers only root: `sudo shunt engine \
                      status`"
@@ -465,6 +484,22 @@ mod tests {
         let words = load(&options(&["--config", path])).unwrap_err().to_string();
         assert!(words.contains(":2: no such setting: max_lynks"), "{words}");
         assert!(words.contains("max_links"), "{words}");
+    }
+
+    #[test]
+    fn a_general_directory_is_not_for_an_engine_of_several_users() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.toml");
+        let path = file.to_str().unwrap();
+        let write = |text: &str| std::fs::write(&file, text).unwrap();
+        let loaded = |more: &[&str]| load(&options(&[&["--config", path], more].concat()));
+        write("dir = \"/dev/shm/shunt-web\"\n");
+        assert_eq!(loaded(&[]).unwrap().dir.as_deref(), Some("/dev/shm/shunt-web"));
+        assert_eq!(loaded(&["--users", "all"]).unwrap().dir, None);
+        assert!(loaded(&["--users", "all", "--dir", "/dev/shm/x"]).is_err());
+        write("dir = \"/dev/shm/shunt-web\"\n[engine]\ndir = \"/dev/shm/x\"\n");
+        assert_eq!(loaded(&[]).unwrap().dir.as_deref(), Some("/dev/shm/x"));
+        assert!(loaded(&["--users", "all"]).is_err());
     }
 
     #[test]
