@@ -17,7 +17,7 @@ use sys::memory_group::MemoryLimit;
 
 use crate::asan;
 use crate::config::Merged;
-use crate::elf::{self, Elf, Native};
+use crate::elf::{self, BadElf, Elf, Native};
 use crate::program::{self, Privileges, Program};
 use crate::{run, snapshot};
 
@@ -189,6 +189,11 @@ fn program_checks(program: &Program) -> Vec<Check> {
         checks.push(Check::ok("script", found));
     }
     match &program.elf {
+        Err(bad @ BadElf::Closed) => {
+            let found = format!("{}: {bad}", program.loaded.display());
+            let advice = "whether the library can be loaded into it is not seen; ask as root, or by --pid once it runs";
+            checks.push(Check::warn("format", found, advice));
+        }
         Err(bad) => {
             let found = format!("{}: {bad}", program.loaded.display());
             checks.push(Check::no(
@@ -381,7 +386,9 @@ fn place_checks(dir: Option<&str>) -> Vec<Check> {
     let mut checks = vec![directory_check(Path::new(&dir), is_named, sys::call::geteuid())];
     checks.extend(is_across.then(across_check));
     checks.extend(space_checks(Path::new(&dir)));
-    checks.push(board_check(&path, netns, shared_by(Path::new(&dir), is_named)));
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let file_max = soft_limit(&limits, "Max file size");
+    checks.push(board_check(&path, netns, shared_by(Path::new(&dir), is_named), file_max));
     checks.push(netlink_check());
     checks.push(engine_check(snapshot::engine_at(&path, netns)));
     checks
@@ -531,12 +538,23 @@ fn shared_by(dir: &Path, is_named: bool) -> Option<u32> {
     (is_named && at.uid() == 0 && at.mode() & 0o077 == 0o070).then_some(at.gid())
 }
 
-/// `group`: whose users share it.
-fn board_check(path: &CString, netns: u64, group: Option<u32>) -> Check {
+/// `group`: whose users share it. `file_max`: how large a file may be.
+fn board_check(path: &CString, netns: u64, group: Option<u32>, file_max: Option<u64>) -> Check {
     const NAME: &str = "board";
     let shown = path.to_string_lossy();
-    match Map::open(path, netns, Access::Look) {
-        Ok((map, fd)) => {
+    let opened = Map::open(path, netns, Access::Look);
+    let is_to_be_made =
+        matches!(opened, Err(MapError::System(_, libc::ENOENT) | MapError::NotABoard));
+    match (opened, file_max) {
+        (_, Some(bytes)) if is_to_be_made && bytes < FILE_BYTES as u64 => Check::no(
+            NAME,
+            format!("{shown} cannot be made: files may have {} MiB at most", bytes >> 20),
+            format!(
+                "it has {} GiB, with holes (ulimit -f unlimited, LimitFSIZE=), or start another program under Shunt first",
+                FILE_BYTES >> 30
+            ),
+        ),
+        (Ok((map, fd)), _) => {
             map.unmap();
             let file = sys::call::fstat(fd);
             let _ = sys::call::close(fd);
@@ -554,19 +572,19 @@ fn board_check(path: &CString, netns: u64, group: Option<u32>) -> Check {
                 ),
             }
         }
-        Err(MapError::System(_, libc::EACCES)) => {
+        (Err(MapError::System(_, libc::EACCES)), _) => {
             Check::no(NAME, format!("{shown} is closed to this user"), "see `directory`")
         }
-        Err(MapError::System(_, libc::ENOENT)) => {
+        (Err(MapError::System(_, libc::ENOENT)), _) => {
             Check::ok(NAME, format!("{shown} will be made by the first program"))
         }
         // It is being made, or a maker died over it: the next guest completes it.
-        Err(MapError::NotABoard) => Check::warn(
+        (Err(MapError::NotABoard), _) => Check::warn(
             NAME,
             format!("{shown} is not complete"),
             "if it stays so, end the programs that use it and remove the file",
         ),
-        Err(e) => Check::no(NAME, format!("{shown}: {e}"), "remove the file"),
+        (Err(e), _) => Check::no(NAME, format!("{shown}: {e}"), "remove the file"),
     }
 }
 

@@ -57,6 +57,8 @@ impl Bytes for &[u8] {
 pub(crate) enum BadElf {
     /// It does not start as ELF does.
     NotElf,
+    /// It may be run by us, and not read.
+    Closed,
     /// It ends before what its head announces, or announces nonsense.
     Broken(&'static str),
 }
@@ -65,6 +67,7 @@ impl std::fmt::Display for BadElf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NotElf => f.write_str("not an ELF file"),
+            Self::Closed => f.write_str("it may be run by you, and not read"),
             Self::Broken(what) => write!(f, "truncated or corrupt ELF file: {what}"),
         }
     }

@@ -124,10 +124,44 @@ fn shebang(head: &[u8]) -> Option<Shebang> {
     })
 }
 
-/// The program that env(1) would run: `env python3`, `env -S VAR=1 python3 -u`.
+/// The program that env(1) would run: `env python3`, `env -S -u HOME VAR=1 python3 -u`.
 fn program_of_env(argument: &OsStr) -> Option<&OsStr> {
-    let word = |w: &&[u8]| !w.is_empty() && !w.starts_with(b"-") && !w.contains(&b'=');
-    argument.as_bytes().split(|b| b" \t".contains(b)).find(word).map(OsStr::from_bytes)
+    let is_space = |b: &u8| b" \t".contains(b);
+    let mut words = argument.as_bytes().split(is_space).filter(|word| !word.is_empty());
+    while let Some(word) = words.next() {
+        let word = match word {
+            b"-" | b"--" => continue,
+            // What is split may begin here.
+            _ if word.starts_with(b"--") => match word.strip_prefix(b"--split-string=") {
+                Some(first) => first,
+                None => {
+                    if [&b"--unset"[..], b"--chdir", b"--argv0"].contains(&word) {
+                        words.next();
+                    }
+                    continue;
+                }
+            },
+            [b'-', letters @ ..] => {
+                let takes = |b: &u8| b"uCaS".contains(b);
+                let Some(at) = letters.iter().position(takes) else { continue };
+                match (letters[at], &letters[at + 1..]) {
+                    (b'S', []) => continue,
+                    (b'S', first) => first,
+                    (_, value) => {
+                        if value.is_empty() {
+                            words.next();
+                        }
+                        continue;
+                    }
+                }
+            }
+            _ => word,
+        };
+        if !word.contains(&b'=') {
+            return Some(OsStr::from_bytes(word));
+        }
+    }
+    None
 }
 
 /// A program, followed to the file that the kernel loads.
@@ -157,7 +191,21 @@ impl Program {
             let unreadable = |e: io::Error| {
                 NoProgram::NotExecutable(format!("{} cannot be read: {e}", loaded.display()))
             };
-            let file = File::open(&loaded).map_err(unreadable)?;
+            let file = match File::open(&loaded) {
+                // It is executable, as has been seen, and that is enough to run it.
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                    let privileges = Privileges::of(&loaded).map_err(unreadable)?;
+                    return Ok(Self {
+                        path,
+                        scripts,
+                        elf: Err(BadElf::Closed),
+                        loaded,
+                        comm,
+                        privileges,
+                    });
+                }
+                opened => opened.map_err(unreadable)?,
+            };
             let head = file.at(0, LINE_BYTES_MAX);
             let Some(next) = interpreter_of(&loaded, &head, search)? else {
                 let privileges = Privileges::of(&loaded).map_err(unreadable)?;

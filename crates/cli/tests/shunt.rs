@@ -313,6 +313,15 @@ fn doctor_answers_by_text_and_status() {
 }
 
 #[test]
+fn doctor_sees_that_a_board_may_be_too_large_a_file() {
+    let place = Place::new();
+    let script = format!("ulimit -f 2000; {SHUNT} doctor true");
+    let output = place.command("sh").args(["-c", &script]).output().expect("sh");
+    exits(&output, 1);
+    assert!(text(&output.stdout).contains("ulimit -f unlimited"), "{}", text(&output.stdout));
+}
+
+#[test]
 fn doctor_sees_the_library_in_a_process() {
     let place = Place::new();
     let mut child = place.command(SHUNT).args(["run", "--", "sleep", "60"]).spawn().expect("shunt");

@@ -9,7 +9,7 @@ fn native() -> Native {
     Native { loadable: true, interpreter, go: false, needed: vec!["libc.so.6".into()] }
 }
 
-fn program(elf: Result<Elf, elf::BadElf>) -> Program {
+fn program(elf: Result<Elf, BadElf>) -> Program {
     let path = PathBuf::from("/bin/x");
     Program {
         path: path.clone(),
@@ -42,8 +42,9 @@ fn verdicts() {
     stays(Elf::Native(Native { interpreter: Some("/no/loader".into()), ..native() }), "/no/loader");
     stays(Elf::Native(Native { loadable: false, ..plain }), "object file");
     stays(Elf::Foreign { bits: 32, machine: 3 }, "32 bits");
-    let broken = reason_for_tcp(&program(Err(elf::BadElf::NotElf))).unwrap();
+    let broken = reason_for_tcp(&program(Err(BadElf::NotElf))).unwrap();
     assert!(broken.contains("not an ELF file"), "{broken}");
+    assert_eq!(reason_for_tcp(&program(Err(BadElf::Closed))), None, "it runs all the same");
 }
 
 #[test]

@@ -138,6 +138,7 @@ fn no_cut_of_a_real_program_passes_for_a_dynamic_one_without_its_loader() {
             Ok(foreign @ Elf::Foreign { .. }) => panic!("cut at {len}: {foreign:?}"),
             Err(BadElf::NotElf) => assert!(len < 4, "cut at {len}"),
             Err(BadElf::Broken(_)) => assert!(len < bytes.len()),
+            closed @ Err(BadElf::Closed) => panic!("{closed:?}"),
         }
     }
 }

@@ -55,7 +55,17 @@ fn a_script_is_followed_to_what_runs_it() {
 #[test]
 fn env_is_seen_through() {
     let dir = tempfile::tempdir().unwrap();
-    for line in ["env sh", "env -S sh -e", "env -S A=1 sh", "env -i sh"] {
+    for line in [
+        "env sh",
+        "env -S sh -e",
+        "env -S A=1 sh",
+        "env -i sh",
+        "env -S -u HOME sh",
+        "env -S -iuHOME -C /tmp sh",
+        "env -Ssh -e",
+        "env -S --unset HOME --chdir=/tmp -- A=1 sh",
+        "env --split-string=sh -e",
+    ] {
         let path = script(dir.path(), "prog", &format!("#!/usr/bin/{line}\n"));
         assert_eq!(follow(&path).loaded.file_name(), Some(OsStr::new("sh")), "{line}");
     }
