@@ -90,6 +90,23 @@ fn what_is_not_durable_is_closed_with_its_connection() {
     until("it is closed", Duration::from_secs(40), || !folder.file("file").exists());
 }
 
+/// A name is the client's: whoever reads the log sees what it is, and a terminal does not do what it says.
+#[test]
+fn a_folder_that_cannot_be_deleted_is_named_as_it_is() {
+    let folder = Folder::new();
+    let server = Server::start(folder.path());
+    let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+    let options = smb::CreateOptions::DELETE_ON_CLOSE | smb::CreateOptions::DIRECTORY_FILE;
+    let name = "folder\u{9b}2J\u{202e}";
+    let (file, _) = client.create(&Wish { options, ..Wish::file(name) }).unwrap();
+    std::fs::write(folder.file(name).join("of the host"), "").unwrap();
+    client.close(file).unwrap();
+    eventually("it is told", || server.said().contains("not deleted"));
+    let said = server.said();
+    let line = said.lines().find(|line| line.contains("not deleted")).unwrap();
+    assert!(line.contains("folder\\u{9b}2J\\u{202e}"), "{line:?}");
+}
+
 #[test]
 fn connections_leave_no_descriptor_behind() {
     let folder = Folder::new();

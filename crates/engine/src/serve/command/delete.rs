@@ -43,7 +43,7 @@ pub(in crate::serve) fn on_last_close(
         Err(NtStatus::OBJECT_NAME_NOT_FOUND) => {}
         Err(status) => {
             let name = removed_as.as_str();
-            log::say(format_args!("{name}: not deleted as its client has asked for: {status}"));
+            log::say(format_args!("{name:?}: not deleted as its client has asked for: {status}"));
         }
     }
 }
