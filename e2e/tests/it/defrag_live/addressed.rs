@@ -70,6 +70,21 @@ fn fragments_for_others_are_left_to_the_kernel() {
     });
 }
 
+/// As they come where somebody else has made the interface promiscuous; a virtual cable does not filter at all.
+#[test]
+fn fragments_for_others_are_looked_at_on_demand() {
+    for (options, datagrams) in [(&[][..], 1), (&["--promiscuous"], 2)] {
+        let Some(stage) = Stage::new() else { return };
+        let mut shunt = stage.shunt(&[&XDP[1..], options].concat());
+        stage.send_frames_to(OTHER, &two(1));
+        stage.send_frames(&two(2));
+        eventually("what is the host's is whole", || whole(&stage) >= datagrams);
+        let told = Told::of(&shunt.stop());
+        let seen = ["fragments", "datagrams"].map(|name| told.get(name));
+        assert_eq!(seen, [2 * datagrams, datagrams], "{options:?}");
+    }
+}
+
 #[test]
 fn an_address_that_changes_is_followed() {
     let Some(stage) = Stage::new() else { return };

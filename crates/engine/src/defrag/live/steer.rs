@@ -9,6 +9,7 @@ const TYPE: u32 = 0xffff_f000;
 /// To whom the frame was addressed.
 const ADDRESSED: u32 = 0xffff_f004;
 const HOST: u32 = 0;
+const OTHER_HOST: u32 = 3;
 const OUTGOING: u32 = 4;
 /// The VLAN tag that was taken out of the frame, and whether there was one (`SKF_AD_VLAN_TAG_PRESENT`).
 const TAG: u32 = 0xffff_f02c;
@@ -93,9 +94,12 @@ fn assemble(lines: &[Line]) -> Vec<Classic> {
     program
 }
 
-/// Lets in fragments that come from outside, and what may hold some.
-pub(crate) fn fragments() -> Vec<Classic> {
-    let mut lines = vec![Do(LOAD, ADDRESSED), If(JUMP_EQUAL, OUTGOING, NO), Do(LOAD, TYPE)];
+/// Lets in fragments that come from outside, and what may hold some. Frames to other hosts come to an interface that
+/// somebody else has made promiscuous, too, and are not let in unless `of_others`.
+pub(crate) fn fragments(of_others: bool) -> Vec<Classic> {
+    let mut lines = vec![Do(LOAD, ADDRESSED), If(JUMP_EQUAL, OUTGOING, NO)];
+    lines.extend((!of_others).then_some(If(JUMP_EQUAL, OTHER_HOST, NO)));
+    lines.push(Do(LOAD, TYPE));
     lines.extend(NESTED.map(|kind| If(JUMP_EQUAL, kind, YES)));
     lines.extend(fragments_of_ip());
     assemble(&lines)
@@ -307,7 +311,7 @@ mod tests {
 
     #[test]
     fn fragments_come_in_and_nothing_else() {
-        let filter = fragments();
+        let filter = fragments(false);
         let passes = |kind, packet: &[u8]| run(&filter, kind, packet) != 0;
         assert!(passes(V4, &v4(1, 0x2000)), "first");
         assert!(passes(V4, &v4(1, 0x2001)), "middle");
@@ -324,7 +328,7 @@ mod tests {
     #[test]
     fn what_ip_of_the_interface_would_not_take_does_not_come_to_us() {
         const PRIORITY: u32 = 5 << 13;
-        let (ours, all) = (fragments_to_us(), fragments());
+        let (ours, all, few) = (fragments_to_us(), fragments(true), fragments(false));
         let fragment = v4(1, 0x2000);
         let passes = |frame| run_on(&ours, V4, frame, &fragment) != 0;
         assert!(passes((HOST, None)));
@@ -333,8 +337,9 @@ mod tests {
         // Broadcast, multicast, another host, outgoing.
         for addressed in 1..=OUTGOING {
             assert!(!passes((addressed, None)), "{addressed}");
-            let comes = run_on(&all, V4, (addressed, Some(9)), &fragment) != 0;
-            assert_eq!(comes, addressed != OUTGOING, "{addressed}");
+            let comes = |program| run_on(program, V4, (addressed, Some(9)), &fragment) != 0;
+            assert_eq!(comes(&all), addressed != OUTGOING, "{addressed}");
+            assert_eq!(comes(&few), ![OTHER_HOST, OUTGOING].contains(&addressed), "{addressed}");
         }
         assert_ne!(run(&ours, V6, &v6(1, 44, 1)), 0);
         assert_eq!(run(&ours, V4, &v4(1, 0)), 0, "whole");
@@ -466,7 +471,7 @@ mod tests {
             Err(e) => return println!("skipped: {e}"),
         };
         ring.found_group(&spread(&secrets(7))).unwrap();
-        ring.admit(&fragments()).unwrap();
+        ring.admit(&fragments(false)).unwrap();
         ring.admit(&fragments_to_us()).unwrap();
     }
 
