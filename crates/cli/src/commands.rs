@@ -225,7 +225,8 @@ enum Command {
             one counts. shunt says so when it starts, with the command that helps, such as sysctl -w \
             net.ipv4.conf.tap0.rp_filter=0. A socket that is bound to NAME (SO_BINDTODEVICE), or to a VRF that \
             NAME belongs to and DEVICE does not, hears nothing of what comes in on DEVICE: with such ones --xdp \
-            --to does not work. The host does not see the fragments that --xdp takes: it sends no ICMP time exceeded \
+            --to does not work. When DEVICE is deleted, or is down for more than a second, shunt ends with an \
+            error, and the host has its fragments again. The host does not see the fragments that --xdp takes: it sends no ICMP time exceeded \
             any more for those of datagrams that stay incomplete, and neither does shunt.",
         override_usage = "shunt defrag [OPTIONS] INPUT OUTPUT\n       \
             shunt defrag [OPTIONS] --interface NAME [--write FILE] [--to DEVICE]",

@@ -47,7 +47,7 @@ const DEFRAG_EXIT: &[(&str, &str)] = &[
     (
         "2",
         "wrong usage, or a file that cannot be opened or written or is no capture; with --interface whatever \
-         keeps it from beginning or going on, as when the interface goes away",
+         keeps it from beginning or going on, as when the interface or the device goes away",
     ),
     (
         "130",

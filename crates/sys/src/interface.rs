@@ -29,7 +29,7 @@ pub struct Interface {
 pub fn hardware_towards(fd: i32, local: Ipv6Addr, remote: Ipv6Addr) -> Option<[u8; 6]> {
     let index = way_out(local, remote)?;
     // The kernel writes the name of that number.
-    let mut request = Request { name: [0; libc::IFNAMSIZ], value: [0; 24] };
+    let mut request = Request::empty();
     request.set_number(index);
     request.ask(&fd, libc::SIOCGIFNAME).ok()?;
     request.ask(&fd, libc::SIOCGIFHWADDR).ok()?;
@@ -300,13 +300,18 @@ pub(crate) struct Request {
 const _: () = assert!(size_of::<Request>() == size_of::<libc::ifreq>());
 
 impl Request {
+    /// For the kernel to write a name to.
+    pub(crate) const fn empty() -> Self {
+        Self { name: [0; libc::IFNAMSIZ], value: [0; 24] }
+    }
+
     /// About this interface; `None` if no interface can have that name.
     pub(crate) fn new(name: &str) -> Option<Self> {
         let bytes = name.as_bytes();
         if bytes.is_empty() || bytes.len() >= libc::IFNAMSIZ || bytes.contains(&0) {
             return None;
         }
-        let mut request = Self { name: [0; libc::IFNAMSIZ], value: [0; 24] };
+        let mut request = Self::empty();
         request.name[..bytes.len()].copy_from_slice(bytes);
         Some(request)
     }

@@ -49,6 +49,23 @@ impl Tap {
         Ok(Self { file, shape, interface, made: !there })
     }
 
+    /// Its interface as it is now, under whatever name; `None`: the device was deleted. In another network namespace it
+    /// counts as up.
+    ///
+    /// # Errors
+    ///
+    /// The step and its errno.
+    pub fn look(&self) -> Result<Option<Interface>, Failure> {
+        let mut request = Request::empty();
+        match request.ask(&self.file, libc::TUNGETIFF) {
+            Err(libc::EBADFD) => return Ok(None),
+            other => other.map_err(Failure::at("look at the device"))?,
+        }
+        let name = request.name();
+        let there = Interface::find(&name)?.filter(|found| found.index == self.interface.index);
+        Ok(Some(there.unwrap_or(Interface { name, up: true, ..self.interface.clone() })))
+    }
+
     fn open_as(name: &str, shape: Shape) -> Result<(File, String, Shape), Failure> {
         let mut request =
             Request::new(name).ok_or(Failure { step: "name the device", errno: libc::EINVAL })?;
@@ -89,6 +106,7 @@ mod tests {
         assert_eq!((tap.shape, tap.made), (Shape::Packet, true));
         tap.interface.set_up(65_535).unwrap();
         assert!(Interface::find(&name).unwrap().unwrap().up);
+        assert_eq!(tap.look().unwrap(), Interface::find(&name).unwrap());
         let mut packet = vec![0; 65_535];
         packet[..4].copy_from_slice(&[0x45, 0, 0xff, 0xff]);
         assert_eq!((&tap.file).write(&packet).unwrap(), packet.len(), "longest packet there is");

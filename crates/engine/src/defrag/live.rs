@@ -555,6 +555,33 @@ impl Team {
         Ok(())
     }
 
+    /// Looks at the interface that fragments come in on, and at the device to write to. Why it cannot go on.
+    fn seek(
+        &mut self,
+        crew: &Crew<'_>,
+        seen: &mut Seen,
+        news: &mut dyn FnMut(News<'_>),
+    ) -> Result<(), Error> {
+        let interface = &crew.options.interface;
+        match Interface::find(interface) {
+            Ok(Some(found)) if found.index == crew.interface.index => {
+                self.gate.iter_mut().for_each(|gate| gate.follow(found.address));
+                if found.mtu > seen.mtu {
+                    seen.mtu = found.mtu;
+                    news(News::Outgrown { interface, mtu: found.mtu, fits: self.fits });
+                }
+            }
+            Ok(_) => return Err(Error::Gone(interface.clone())),
+            // It may be on its way out: a second later more is known.
+            Err(_) => {}
+        }
+        let device = crew.target.look();
+        let was_down = seen.is_down;
+        seen.is_down = matches!(device, Err(Error::Down(_)));
+        // Whoever sets something may have it down for a moment.
+        if seen.is_down && !was_down { Ok(()) } else { device }
+    }
+
     /// Tells what happens until the end, and what there was.
     fn watch(
         mut self,
@@ -573,7 +600,8 @@ impl Team {
         news(News::Ready { workers, how: &self.how, metrics });
         let began = Instant::now();
         let mut looked = (began, sum(&self.told));
-        let (mut sought, mut cut_short, mut mtu) = (began, None, self.fits);
+        let (mut sought, mut cut_short) = (began, None);
+        let mut seen = Seen { mtu: self.fits, is_down: false };
         let is_over = |now: Instant| {
             stop.load(Ordering::Relaxed)
                 || done.load(Ordering::Relaxed)
@@ -588,21 +616,9 @@ impl Team {
             }
             if now >= sought + SEEK {
                 sought = now;
-                let interface = &options.interface;
-                match Interface::find(interface) {
-                    Ok(Some(found)) if found.index == crew.interface.index => {
-                        self.gate.iter_mut().for_each(|gate| gate.follow(found.address));
-                        if found.mtu > mtu {
-                            mtu = found.mtu;
-                            news(News::Outgrown { interface, mtu, fits: self.fits });
-                        }
-                    }
-                    Ok(_) => {
-                        cut_short = Some(Error::Gone(interface.clone()));
-                        break;
-                    }
-                    // It may be on its way out: a second later more is known.
-                    Err(_) => {}
+                cut_short = self.seek(crew, &mut seen, news).err();
+                if cut_short.is_some() {
+                    break;
                 }
             }
             if options.every.is_some_and(|every| now >= looked.0 + every) {
@@ -623,6 +639,14 @@ impl Team {
         }
         Ok(Report { tally, took, workers, cut_short })
     }
+}
+
+/// What was seen of interfaces the last time.
+struct Seen {
+    /// Of that which fragments come in on: the longest packet that it has let in.
+    mtu: u32,
+    /// The device to write to was down.
+    is_down: bool,
 }
 
 fn sum(told: &[Arc<Mutex<Tally>>]) -> Tally {

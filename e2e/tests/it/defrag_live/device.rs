@@ -106,3 +106,41 @@ fn where_nothing_is_dropped_nothing_is_told() {
     let mut shunt = stage.shunt(&["--xdp", "--stats", "0"]);
     assert!(!shunt.stop().contains("rp_filter"), "there is no device");
 }
+
+/// Else the host would get nothing at all: with `--xdp` it does not see the fragments either.
+#[test]
+fn a_device_that_goes_or_goes_down_ends_it() {
+    let anew = "ip tuntap add tap7 mode tap && ip link set tap7 up";
+    for (xdp, line, why) in [
+        (&["--xdp"][..], "ip link delete tap7", "tap7 has gone"),
+        (&["--xdp"], &format!("ip link delete tap7 && {anew}"), "tap7 has gone"),
+        (&["--xdp"], "ip link set tap7 down", "tap7 is down"),
+        (&[], "ip link set tap7 down", "tap7 is down"),
+    ] {
+        let Some(stage) = Stage::new() else { return };
+        let socket = stage.listen();
+        let mut shunt = stage.shunt(&[&["--to", "tap7", "--stats", "0"], xdp].concat());
+        stage.types(line).unwrap();
+        let said = shunt.fails_within(LIMIT);
+        assert!(said.contains(why), "{line}: {said}");
+        let body = payload(1, 20_000);
+        stage.send(&body, false);
+        let mut buffer = vec![0; 70_000];
+        let len = socket.recv(&mut buffer).unwrap();
+        assert!(buffer[..len] == body, "the host has its fragments again");
+    }
+}
+
+#[test]
+fn a_device_may_be_renamed() {
+    let Some(stage) = Stage::new() else { return };
+    let socket = stage.listen();
+    let mut shunt = stage.shunt(&["--xdp", "--to", "tap7", "--stats", "0"]);
+    stage.types("ip link set tap7 down && ip link set tap7 name other").unwrap();
+    stage.types("ip link set other up").unwrap();
+    stage.trust("other");
+    // It looks once a second.
+    std::thread::sleep(Duration::from_secs(3));
+    arrives(&stage, &socket, &shunt, &payload(1, 20_000));
+    shunt.stop();
+}

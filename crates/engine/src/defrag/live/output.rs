@@ -84,6 +84,21 @@ impl Target {
         Arc::new(Self { device, left: AtomicU64::new(left) })
     }
 
+    /// Looks whether the device still takes what it is given.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gone`], [`Error::Down`].
+    pub(super) fn look(&self) -> Result<(), Error> {
+        let Some(device) = &self.device else { return Ok(()) };
+        match device.look() {
+            Ok(Some(now)) if !now.up => Err(Error::Down(now.name)),
+            Ok(None) => Err(Error::Gone(device.interface.name.clone())),
+            // If it cannot be told what it is like, it may be fine.
+            Ok(Some(_)) | Err(_) => Ok(()),
+        }
+    }
+
     /// Whether as many came out as were asked for.
     pub(super) fn is_done(&self) -> bool {
         self.left.load(Ordering::Relaxed) == 0
