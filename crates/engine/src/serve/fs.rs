@@ -18,6 +18,7 @@
 
 mod change;
 mod delays;
+mod device;
 mod directory;
 pub mod dosattrib;
 mod errno;
@@ -39,7 +40,7 @@ mod xattr;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -47,7 +48,6 @@ use rustix::io::Errno;
 use smb::{Access, NtStatus};
 
 use super::runtime::{self, Budget};
-use super::transfer::is_in_memory;
 use lookup::Waits;
 
 pub use change::{Posix, SetTimes};
@@ -172,14 +172,12 @@ struct Inner {
     root: Arc<OwnedFd>,
     resolve: ResolveFlags,
     index: index::Indexes,
-    in_memory: bool,
     waits: Waits,
     delays: delays::Delays,
     callers: Budget,
     turns: Arc<stream::Turns>,
     memo: memo::Memo,
-    /// Devices on which files of the share are, and whether their file systems have no disk.
-    devices: Mutex<Vec<(u64, bool)>>,
+    devices: device::Devices,
 }
 
 impl Share {
@@ -195,9 +193,8 @@ impl Share {
         if config.links != Links::Follow {
             resolve |= ResolveFlags::NO_SYMLINKS;
         }
-        let index = index::Indexes::new(&root);
-        let in_memory = is_in_memory(&root).map_err(|error| status_of(&error))?;
-        let waits = match (in_memory, index.is_local()) {
+        let kind = device::Kind::of(&root)?;
+        let waits = match (kind.in_memory, kind.local) {
             (true, _) => Waits::Never,
             (false, false) => Waits::Always,
             (false, true) => {
@@ -214,14 +211,13 @@ impl Share {
             config,
             root: Arc::new(root),
             resolve,
-            index,
-            in_memory,
+            index: index::Indexes::new(kind.local),
             waits,
             delays: delays::Delays::new(),
             callers: Budget::new(runtime::Config::default().offload_threads / 2),
             turns,
             memo: memo::Memo::default(),
-            devices: Mutex::default(),
+            devices: device::Devices::new(device, kind),
         })))
     }
 
@@ -234,7 +230,7 @@ impl Share {
     /// Whether its file system is one of this host, which answers at once for what is in memory.
     #[must_use]
     pub fn is_local(&self) -> bool {
-        self.0.index.is_local()
+        self.0.devices.root().local
     }
 
     /// Whether calls to its file system are for who may wait: it is one of another host or of a program (NFS, FUSE), or has
@@ -243,13 +239,13 @@ impl Share {
     pub fn keeps_waiting(&self) -> bool {
         match self.0.waits {
             Waits::Always => true,
-            _ => !self.0.in_memory && self.0.delays.are_long(),
+            _ => !self.0.devices.root().in_memory && self.0.delays.are_long(),
         }
     }
 
     /// Calls `what`, which calls its file system, and remembers if that took long.
     pub fn timed<T>(&self, what: impl FnOnce() -> T) -> T {
-        if self.0.in_memory || self.0.waits == Waits::Always {
+        if self.0.devices.root().in_memory || self.0.waits == Waits::Always {
             return what();
         }
         let from = Instant::now();

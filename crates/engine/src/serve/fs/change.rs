@@ -133,7 +133,9 @@ impl Handle {
         if Some(after) == before {
             return Ok(());
         }
-        match xattr::set(&path, dosattrib::NAME.as_bytes(), &after.emit()) {
+        let set = xattr::set(&path, dosattrib::NAME.as_bytes(), &after.emit());
+        self.extra_changed();
+        match set {
             Ok(()) => Ok(()),
             Err(Errno::OPNOTSUPP) => match after.attributes {
                 Some(attributes) => self.set_readonly(attributes.contains(Attributes::READONLY)),

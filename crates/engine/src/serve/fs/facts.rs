@@ -70,7 +70,10 @@ impl Inner {
                 // Remembered for all who ask.
                 let follow = matches!(at, At::File(_));
                 let extra = as_itself(|| self.read_extra(&path, follow))?;
-                self.memo.put(stat, extra);
+                // What others change on other hosts need not be seen here at once.
+                if self.devices.known(device(stat)).is_some_and(|kind| kind.local) {
+                    self.memo.put(stat, extra);
+                }
                 extra
             }
             None => Extra::default(),

@@ -8,14 +8,10 @@ use rustix::io::Errno;
 use smb::fscc::Facts;
 use smb::{Attributes, NtStatus, name};
 
-use super::super::transfer::is_in_memory;
-use super::errno::{status, status_of};
+use super::errno::status;
 use super::facts::{At, device, file_type, proc_path, stat, stat_at};
 use super::lookup::{Names, split};
 use super::{Inner, Links, Share, Want};
-
-/// Devices of one share that are remembered: as many as are mounted below it, as a rule one.
-const DEVICES: usize = 64;
 
 /// Which file it is, whatever it is called. The file system may use the inode again once the file is deleted
 /// and the last handle dropped.
@@ -137,19 +133,7 @@ impl Handle {
     ///
     /// What that says.
     pub fn is_in_memory(&self) -> Result<bool, NtStatus> {
-        let devices = || self.share().devices.lock().unwrap_or_else(PoisonError::into_inner);
-        let device = self.facts.device;
-        let known = devices().iter().find(|(known, _)| *known == device).copied();
-        if let Some((_, in_memory)) = known {
-            return Ok(in_memory);
-        }
-        let in_memory = is_in_memory(&*self.fd).map_err(|error| status_of(&error))?;
-        let mut devices = devices();
-        if devices.len() >= DEVICES {
-            devices.clear();
-        }
-        devices.push((device, in_memory));
-        Ok(in_memory)
+        Ok(self.share().devices.ask(self.facts.device, &*self.fd)?.in_memory)
     }
 
     /// Whether it is a folder.

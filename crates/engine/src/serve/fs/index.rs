@@ -122,7 +122,6 @@ struct Said {
 pub(super) struct Indexes {
     /// `None`: changes are not told.
     inotify: Option<OwnedFd>,
-    local: bool,
     /// Whose turn it is to read what inotify says.
     turn: Mutex<()>,
     state: Mutex<State>,
@@ -132,18 +131,18 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether a descriptor is of something on a file system whose every change goes through this kernel.
+pub(super) fn is_local(fd: impl AsFd) -> bool {
+    rustix::fs::fstatfs(fd).is_ok_and(|facts| LOCAL.contains(&facts.f_type))
+}
+
 impl Indexes {
-    pub(super) fn new(root: &OwnedFd) -> Self {
-        let local = rustix::fs::fstatfs(root).is_ok_and(|facts| LOCAL.contains(&facts.f_type));
+    /// Of a share, whose root may be on such a file system.
+    pub(super) fn new(local: bool) -> Self {
         let inotify = local
             .then(|| inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok())
             .flatten();
-        Self { inotify, local, turn: Mutex::default(), state: Mutex::default() }
-    }
-
-    /// Whether the share's root is on a file system whose every change goes through this kernel.
-    pub(super) fn is_local(&self) -> bool {
-        self.local
+        Self { inotify, turn: Mutex::default(), state: Mutex::default() }
     }
 
     pub(super) fn scans(&self) -> u64 {

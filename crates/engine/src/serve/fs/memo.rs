@@ -2,7 +2,9 @@
 //!
 //! Setting or removing an extended attribute moves the change time of the file, and nothing can set it back.
 //! So what was read stays true while the change time is the same, provided that it was not read in the same
-//! tick of the kernel's clock in which the file changed: what changed in the last [`SETTLED_MS`] is not kept.
+//! tick of the kernel's clock in which the file changed: what changed in the last [`SETTLED_MS`] is not kept. Some
+//! file systems keep whole seconds (ext4 with inodes of 128 bytes): see [`COARSE_MS`]. Where changes do not go through
+//! this kernel alone nothing is kept.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
@@ -15,6 +17,8 @@ use smb::{Attributes, FileTime};
 /// Milliseconds after which a change is distinguishable from the next; file systems count with the kernel's
 /// tick, 10 ms at most.
 const SETTLED_MS: i64 = 30;
+/// The same where the change time may have no more than seconds.
+const COARSE_MS: i64 = 2000;
 const SHARDS: usize = 16;
 /// Inodes in a row that are in one shard.
 const ROW: u64 = 1024;
@@ -85,7 +89,7 @@ pub(super) struct Memo {
 
 impl Memo {
     pub(super) fn get(&self, stat: &Statx) -> Option<Extra> {
-        let shard = self.shard(stat).lock().unwrap_or_else(PoisonError::into_inner);
+        let shard = self.shard(stat.stx_ino).lock().unwrap_or_else(PoisonError::into_inner);
         let (changed, extra) = shard.get(&key(stat))?;
         (*changed == (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec)).then_some(*extra)
     }
@@ -97,14 +101,22 @@ impl Memo {
             seconds.saturating_mul(1000).saturating_add(nanoseconds / 1_000_000)
         };
         let changed = at(stat.stx_ctime.tv_sec, i64::from(stat.stx_ctime.tv_nsec));
-        if at(now.tv_sec, now.tv_nsec).saturating_sub(changed) < SETTLED_MS {
+        let settled = if stat.stx_ctime.tv_nsec == 0 { COARSE_MS } else { SETTLED_MS };
+        if at(now.tv_sec, now.tv_nsec).saturating_sub(changed) < settled {
             return;
         }
-        let mut shard = self.shard(stat).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self.shard(stat.stx_ino).lock().unwrap_or_else(PoisonError::into_inner);
         if shard.len() >= SHARD_MAX {
             shard.clear();
         }
         shard.insert(key(stat), ((stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec), extra));
+    }
+
+    /// What its extended attributes say is another thing now.
+    pub(super) fn forget(&self, device: u64, inode: u64) {
+        let key = (rustix::fs::major(device), rustix::fs::minor(device), inode);
+        let mut shard = self.shard(inode).lock().unwrap_or_else(PoisonError::into_inner);
+        shard.remove(&key);
     }
 
     /// A client wants this to be the change time of the file as it is now.
@@ -127,12 +139,38 @@ impl Memo {
         (*changed == (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec)).then_some(*time)
     }
 
-    fn shard(&self, stat: &Statx) -> &Mutex<Shard> {
-        let at = usize::try_from(stat.stx_ino / ROW % SHARDS as u64).unwrap_or(0);
+    fn shard(&self, inode: u64) -> &Mutex<Shard> {
+        let at = usize::try_from(inode / ROW % SHARDS as u64).unwrap_or(0);
         &self.extra[at]
     }
 }
 
 fn key(stat: &Statx) -> Key {
     (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_change_without_another_change_time_is_not_kept() {
+        let file = tempfile::tempfile().unwrap();
+        let mut stat = super::super::facts::stat(&file).unwrap();
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
+        let extra = Extra { secured: true, ..Extra::default() };
+        let mut keeps = |seconds, nanoseconds| {
+            (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec) = (seconds, nanoseconds);
+            let memo = Memo::default();
+            memo.put(&stat, extra);
+            let kept = memo.get(&stat).is_some();
+            memo.forget(super::super::facts::device(&stat), stat.stx_ino);
+            assert_eq!(memo.get(&stat), None);
+            kept
+        };
+        assert!(keeps(now - 60, 0) && keeps(now - 60, 1));
+        assert!(!keeps(now - 1, 0), "seconds, and it changes again in the same one");
+        assert!(keeps(now - 1, 1), "which others can tell apart");
+        assert!(!keeps(now + 1, 0) && !keeps(now + 1, 1), "not yet");
+    }
 }

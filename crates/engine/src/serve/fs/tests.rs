@@ -1,4 +1,5 @@
 mod attributes;
+mod coarse;
 mod cost;
 mod escape;
 mod folders;

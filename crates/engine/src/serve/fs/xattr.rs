@@ -208,16 +208,24 @@ impl Handle {
         {
             whole = same.to_vec();
         }
-        if value.is_empty() {
-            return match rustix::fs::removexattr(&*path, &*whole) {
-                Ok(()) | Err(Errno::NODATA) => Ok(()),
-                Err(errno) => Err(status(errno)),
-            };
-        }
-        set(&path, &whole, value).map_err(|errno| match errno {
-            Errno::TOOBIG | Errno::RANGE | Errno::NOSPC => NtStatus::EA_TOO_LARGE,
-            errno => status(errno),
-        })
+        let done = match value {
+            [] => match rustix::fs::removexattr(&*path, &*whole) {
+                Err(Errno::NODATA) => Ok(()),
+                done => done.map_err(status),
+            },
+            value => set(&path, &whole, value).map_err(|errno| match errno {
+                Errno::TOOBIG | Errno::RANGE | Errno::NOSPC => NtStatus::EA_TOO_LARGE,
+                errno => status(errno),
+            }),
+        };
+        self.extra_changed();
+        done
+    }
+
+    /// What was remembered of its extended attributes counts no more.
+    pub(super) fn extra_changed(&self) {
+        let identity = self.identity();
+        self.share().memo.forget(identity.device, identity.inode);
     }
 
     /// The security descriptor that was stored, self-relative, if there is one.
@@ -257,6 +265,7 @@ impl Handle {
                 done => done,
             },
         };
+        self.extra_changed();
         done.map_err(status)
     }
 }
