@@ -101,7 +101,7 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// What `getdents(2)` says. An entry that is gone meanwhile is passed over.
+    /// What `getdents(2)` says. An entry that is gone meanwhile, or cannot be looked at, is passed over.
     pub fn next(
         &mut self,
         matches: &mut dyn FnMut(&str) -> bool,
@@ -254,9 +254,22 @@ impl Folder {
         rustix::fs::openat(&self.fd, c".", flags, Mode::empty())
     }
 
-    /// One `statx(2)`, and the extended attributes if they are not remembered. `None`: gone, or not shown. `fd` is
-    /// the folder's.
+    /// One `statx(2)`, and the extended attributes if they are not remembered. `None`: gone, or not shown. What cannot be
+    /// looked at, as where a program's file system was mounted, is no reason to hide the others, as long as the folder
+    /// itself can be. `fd` is the folder's.
     fn entry_facts(
+        &self,
+        fd: BorrowedFd<'_>,
+        name: &CStr,
+        kind: FileType,
+    ) -> Result<Option<smb::fscc::Facts>, NtStatus> {
+        match self.look_at(fd, name, kind) {
+            Err(_) if stat(fd).is_ok() => Ok(None),
+            looked => looked,
+        }
+    }
+
+    fn look_at(
         &self,
         fd: BorrowedFd<'_>,
         name: &CStr,

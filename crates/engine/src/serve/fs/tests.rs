@@ -3,6 +3,7 @@ mod coarse;
 mod cost;
 mod escape;
 mod folders;
+mod fuse;
 mod lookup;
 mod names;
 mod streams;
