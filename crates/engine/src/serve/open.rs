@@ -3,10 +3,11 @@
 mod table;
 
 use std::ops::Deref;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use rustix::fs::{fdatasync, fsync};
+use rustix::io::Errno;
 use smb::files::{FileKey, Flags, LockSequence, OpenId};
 use smb::fscc::{Facts, Times};
 use smb::name::{Path, Pattern};
@@ -19,13 +20,13 @@ use sys::sync::{AtomicU32, AtomicU64};
 
 use super::aside::{AT_ONCE, elsewhere};
 use super::channel::Taken;
+use super::fs;
 use super::fs::write_time::Clock;
 use super::fs::{Directory, Handle, SetTimes, Stream};
 use super::pipe::Pipe;
 use super::runtime::Event;
 use super::session::{Identity, Session, Tree};
 use super::transfer::DataFile;
-use super::{fs, runtime};
 
 pub(super) use table::{Begun, Place, Table};
 
@@ -523,24 +524,37 @@ impl Open {
         allocated.is_some_and(|bytes| bytes > AT_ONCE)
     }
 
-    /// The descriptor of its data.
-    ///
-    /// # Errors
-    ///
-    /// INVALID_DEVICE_REQUEST of a pipe.
-    pub(super) fn shared_fd(&self) -> Result<Arc<OwnedFd>, NtStatus> {
-        Ok(self.must_be_file()?.shared_fd().clone())
-    }
-
     /// Brings what was written to the disk, of a stream with all else that is said about its file.
     ///
     /// # Errors
     ///
     /// INVALID_DEVICE_REQUEST of a pipe, and what the file system says.
     pub(super) async fn sync(self: &Arc<Self>) -> Result<(), NtStatus> {
-        let fd = self.aside(|open| open.must_be_file()?.sync_fd()).await?;
-        let synced = runtime::fsync(fd).await;
-        synced.map_err(|error| fs::status_of(&error))
+        self.synced(|open| Ok(fsync(open.must_be_file()?.sync_fd()?))).await
+    }
+
+    /// Brings the data that was written to the disk, and what is needed to read it again.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_DEVICE_REQUEST of a pipe, and what the file system says.
+    pub(super) async fn sync_data(self: &Arc<Self>) -> Result<(), NtStatus> {
+        self.synced(|open| Ok(fdatasync(open.must_be_file()?.shared_fd()))).await
+    }
+
+    /// Not by the ring: it has a few workers for all files, and a disk that does not answer would have them all.
+    async fn synced(
+        self: &Arc<Self>,
+        call: impl Fn(&Self) -> Result<Result<(), Errno>, NtStatus> + Send + 'static,
+    ) -> Result<(), NtStatus> {
+        let this = self.clone();
+        let again = move || loop {
+            match call(&this)? {
+                Err(Errno::INTR) => {}
+                synced => break synced.map_err(fs::status),
+            }
+        };
+        elsewhere(self.must_be_file()?.of_share(), again).await
     }
 
     /// What large transfers use.

@@ -13,7 +13,7 @@ use smb::wire::context::{Lease, LeaseFlags, Requested};
 use smb::wire::header::{Command as Smb, Flags, Header, Patch};
 use smb::wire::negotiate::dialect::{SMB_2_1, SMB_3_0_2};
 use smb::wire::query_info::Subject;
-use smb::wire::{bare, create, ioctl, lease_break, read};
+use smb::wire::{bare, create, flush, ioctl, lease_break, read};
 use smb::{
     CreateOptions, Disposition, FileId, LeaseKey, LeaseState, NtStatus, OplockLevel, SessionId,
 };
@@ -602,6 +602,49 @@ fn a_disk_that_does_not_answer_takes_nothing_from_other_shares() {
         faulty.rule("");
         for waiting in waiting {
             waiting.join().unwrap().unwrap();
+        }
+        faulty.server.must_live();
+    }
+}
+
+#[test]
+fn syncs_that_do_not_end_take_nothing_from_other_shares() {
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    for driver in DRIVERS {
+        let other = Folder::new();
+        let share = format!("--share=other={}", other.path().display());
+        let options = [driver, &share, "--vectors=1"];
+        let Some(mut faulty) = Faulty::start(&options, with_files) else { return };
+        let mut client = Client::connect(faulty.server.port, SMB_2_1).unwrap();
+        client.log_on(SessionId(0)).unwrap();
+        client.connect_tree_of("other").unwrap();
+        let file = client.open("file").unwrap();
+        // More than the server has threads, and the kernel for its ring.
+        let clients = (0..8 * cpus + 24).map(|_| faulty.client());
+        let mut clients: Vec<_> =
+            clients.map(|mut client| (client.open("slow").unwrap(), client)).collect();
+        faulty.rule("fsync hold name=slow");
+        for (at, (file, client)) in clients.iter_mut().enumerate() {
+            let flush = flush::Request { file: *file, ..flush::Request::default() };
+            let asked = match at % 2 {
+                0 => client.request(Smb::Flush, 1, &flush),
+                _ => client.write_request(*file, 0, b"bytes", true),
+            };
+            client.send(&asked).unwrap();
+        }
+        eventually("the disk is asked", || faulty.noted("delayed fsync slow") > 0);
+        for (_, client) in &mut clients {
+            // It has come to what was sent before.
+            client.ask(Smb::Echo, 1, &bare::Request).unwrap();
+        }
+        client.flush(file).unwrap();
+        write_all(&mut client, file, b"bytes", true).unwrap();
+        // Threads do that, too.
+        client.set_info(file, ALLOCATION, &(16u64 << 20).to_le_bytes()).unwrap();
+        faulty.rule("");
+        for (_, client) in &mut clients {
+            let (header, _) = client.receive().unwrap();
+            assert_eq!(header.status, NtStatus::SUCCESS, "{driver}");
         }
         faulty.server.must_live();
     }

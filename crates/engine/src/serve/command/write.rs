@@ -95,10 +95,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
             // It is kept in what is said about the file, which fdatasync(2) may leave out.
             Some(_) => open.sync().await?,
             None if data.is_empty() => {}
-            None => {
-                let synced = runtime::fdatasync(open.shared_fd()?).await;
-                synced.map_err(|error| fs::status_of(&error))?;
-            }
+            None => open.sync_data().await?,
         }
     }
     x.channel.tally().written(data.len() as u64);
