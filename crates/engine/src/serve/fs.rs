@@ -41,6 +41,7 @@ mod xattr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -175,6 +176,7 @@ struct Inner {
     waits: Waits,
     delays: delays::Delays,
     callers: Budget,
+    keeps: Arc<AtomicBool>,
     turns: Arc<stream::Turns>,
     memo: memo::Memo,
     devices: device::Devices,
@@ -215,6 +217,7 @@ impl Share {
             waits,
             delays: delays::Delays::new(),
             callers: Budget::new(runtime::Config::default().offload_threads / 2),
+            keeps: Arc::new(AtomicBool::new(true)),
             turns,
             memo: memo::Memo::default(),
             devices: device::Devices::new(device, kind),
@@ -258,6 +261,12 @@ impl Share {
     #[must_use]
     pub fn callers(&self) -> &Budget {
         &self.0.callers
+    }
+
+    /// Whether what was read of its files was in memory afterwards, as who reads them finds out.
+    #[must_use]
+    pub fn keeps(&self) -> &Arc<AtomicBool> {
+        &self.0.keeps
     }
 
     /// How many folders have been read to find names that differ in case: what look-ups cost beyond a fixed

@@ -568,7 +568,9 @@ impl Open {
             return Ok(data.clone());
         }
         let data = DataFile::of(file.handle.shared_fd().clone(), file.handle.is_in_memory()?);
-        let data = data.called_by(file.handle.of_share().callers().clone());
+        let share = file.handle.of_share();
+        let data = data.called_by(share.callers().clone()).kept_as(share.keeps().clone());
+        let data = if share.is_local() { data } else { data.that_asks() };
         Ok(file.data.get_or_init(|| Arc::new(data)).clone())
     }
 }

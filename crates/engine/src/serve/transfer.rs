@@ -96,6 +96,15 @@ pub enum Job {
         /// Bytes.
         len: u64,
     },
+    /// Read a range of a file: of what is not to be had in memory, or not without asking.
+    Read {
+        /// The file.
+        file: Arc<DataFile>,
+        /// First byte.
+        offset: u64,
+        /// Where they go: as many as it is long, or as there are.
+        buffer: Buffer,
+    },
     /// Write bytes into a file.
     Write {
         /// The file.
@@ -113,6 +122,8 @@ pub enum Job {
 #[derive(Debug)]
 pub struct Finished {
     pub(crate) buffer: Option<Buffer>,
+    /// Bytes that were read into the buffer.
+    pub(crate) read: usize,
     pub(crate) result: io::Result<()>,
 }
 
@@ -120,7 +131,8 @@ impl Job {
     /// How many threads may wait for that disk at a time, if that was said.
     #[must_use]
     pub fn callers(&self) -> Option<&Budget> {
-        let (Self::Prefetch { file, .. } | Self::Write { file, .. }) = self;
+        let (Self::Prefetch { file, .. } | Self::Read { file, .. } | Self::Write { file, .. }) =
+            self;
         file.callers()
     }
 
@@ -129,11 +141,18 @@ impl Job {
     pub fn run(self) -> Finished {
         match self {
             Self::Prefetch { file, offset, len } => {
-                Finished { buffer: None, result: file.prefetch(offset, len) }
+                Finished { buffer: None, read: 0, result: file.prefetch(offset, len) }
+            }
+            Self::Read { file, offset, mut buffer } => {
+                let (read, result) = match file.fill(&mut buffer, offset) {
+                    Ok(read) => (read, Ok(())),
+                    Err(error) => (0, Err(error)),
+                };
+                Finished { buffer: Some(buffer), read, result }
             }
             Self::Write { file, offset, buffer, range } => {
                 let result = file.write_all(&buffer[range], offset);
-                Finished { buffer: Some(buffer), result }
+                Finished { buffer: Some(buffer), read: 0, result }
             }
         }
     }

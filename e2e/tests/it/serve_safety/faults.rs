@@ -38,6 +38,11 @@ struct Faulty {
 impl Faulty {
     /// Starts it on what `prepare` put into the folder; `None`: it cannot be, and that was said.
     fn start(options: &[&str], prepare: impl FnOnce(&Path)) -> Option<Self> {
+        Self::start_on(&[], options, prepare)
+    }
+
+    /// The same, with options of the file system.
+    fn start_on(kind: &[&str], options: &[&str], prepare: impl FnOnce(&Path)) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || installed("unshare").is_none() {
             skipped("a mount of one's own needs root and unshare");
             return None;
@@ -54,7 +59,7 @@ impl Faulty {
         let (rules, log) = (text(&aside.file("rules")), text(&aside.file("log")));
         let (from, onto) = (text(below.path()), text(mount.path()));
         let words = ["unshare", "-m", &program, "--control", &rules, "--log", &log, &from, &onto];
-        let before = [&words[..], &["--"]].concat();
+        let before = [&words[..], kind, &["--"]].concat();
         let server = Server::start_as(mount.path(), 0, &before, options);
         Some(Self { server, below, aside, _mount: mount })
     }
@@ -363,6 +368,35 @@ fn a_slow_read_holds_up_nobody_else() {
         a_slow("read", move |client, file| {
             assert!(client.read(file, 0, len).unwrap() == block(1, len as usize));
         });
+    }
+}
+
+/// What is read is not in memory afterwards: whoever brings it there first reads it, and the loop would wait for it again.
+#[test]
+fn a_slow_read_of_what_is_never_in_memory_holds_up_nobody_else() {
+    const LEN: u32 = 200_000;
+    for driver in DRIVERS {
+        for send in ["--send=auto", "--send=splice", "--send=copy"] {
+            let options = [driver, send, "--vectors=1"];
+            let kind = ["--direct"];
+            let Some(mut faulty) = Faulty::start_on(&kind, &options, with_files) else { return };
+            let (mut client, mut other) = (faulty.unsigned(), faulty.client());
+            let (slow, there) = (client.open("slow").unwrap(), other.open("there").unwrap());
+            go_on(&mut other, there);
+            // The first time that it is read is not held up.
+            let whole = u64::from(LEN.div_ceil(128 << 10)) + 1;
+            faulty.rule(&format!("read hold name=slow nth={whole}"));
+            let reading = thread::spawn(move || {
+                for _ in 0..3 {
+                    assert!(client.read(slow, 0, LEN).unwrap() == block(1, LEN as usize));
+                }
+            });
+            eventually("the disk is asked", || faulty.noted("delayed read slow") > 0);
+            go_on(&mut other, there);
+            faulty.rule("");
+            reading.join().unwrap();
+            faulty.server.must_live();
+        }
     }
 }
 

@@ -56,6 +56,10 @@ pub struct DataFile {
     overwritten: AtomicUsize,
     map: Mutex<Option<Arc<Window>>>,
     callers: Option<Budget>,
+    /// Even of what is in memory its file system may ask elsewhere whether that is still so (NFS, FUSE).
+    asks: bool,
+    /// What was read is in memory afterwards, where we look for it, as far as is known of its file system.
+    keeps: Arc<AtomicBool>,
 }
 
 /// A mapping that is counted.
@@ -137,6 +141,8 @@ impl DataFile {
             overwritten: AtomicUsize::new(0),
             map: Mutex::new(None),
             callers: None,
+            asks: false,
+            keeps: Arc::new(AtomicBool::new(true)),
         }
     }
 
@@ -152,6 +158,34 @@ impl DataFile {
         self.callers.as_ref()
     }
 
+    /// Says that its file system may ask elsewhere whether what is in memory is still what the file says. Such a file is
+    /// not mapped, which would go past that, and read only by who may wait.
+    #[must_use]
+    pub fn that_asks(self) -> Self {
+        Self { asks: true, ..self }
+    }
+
+    /// Says who else finds out whether its file system keeps what was read in memory.
+    #[must_use]
+    pub fn kept_as(self, keeps: Arc<AtomicBool>) -> Self {
+        Self { keeps, ..self }
+    }
+
+    /// Whether it is of use to have somebody bring it into memory, and then to take it from there. It is not where
+    /// caches are past us: another inode's (overlayfs), the file system's own (ZFS), or none (DAX).
+    pub(super) fn is_kept(&self) -> bool {
+        self.in_memory || (!self.asks && self.keeps.load(Ordering::Relaxed))
+    }
+
+    /// Looks whether what was read just now was kept.
+    pub(super) fn look_again(&self, offset: u64, len: u64) -> bool {
+        let kept = !self.asks && self.resident(offset, len);
+        if self.keeps.load(Ordering::Relaxed) != kept {
+            self.keeps.store(kept, Ordering::Relaxed);
+        }
+        kept
+    }
+
     /// Reads what there is, 0 bytes at the end of the file, waiting as long as it takes.
     ///
     /// # Errors
@@ -159,6 +193,27 @@ impl DataFile {
     /// Those of `pread`.
     pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         Ok(pread(&self.file, bytes, offset)?)
+    }
+
+    /// Reads until `bytes` is full or the file ends, waiting as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// Those of `pread`.
+    pub fn fill(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        // All at once, then one after the other.
+        let len = (bytes.len() as u64).try_into().ok();
+        let _ = fadvise(&self.file, offset, len, Advice::WillNeed);
+        let mut read = 0;
+        while read < bytes.len() {
+            match self.read_at(&mut bytes[read..], offset + read as u64) {
+                Ok(0) => break,
+                Ok(n) => read += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(read)
     }
 
     /// Whether reading and writing never wait for a disk.
@@ -391,10 +446,10 @@ impl DataFile {
         size > 0 && self.overwritten.load(Ordering::Relaxed) as u64 >= size
     }
 
-    /// A mapping that has `len` bytes from `offset` on; none where files cannot be mapped, too many are, or reading
-    /// would fill holes. `len` must not exceed what one transfer may move.
+    /// A mapping that has `len` bytes from `offset` on; none where files cannot be mapped, too many are, reading would fill
+    /// holes, or nobody would ask whether it is current. `len` must not exceed what one transfer may move.
     pub(super) fn window(&self, offset: u64, len: usize, access: Access) -> Option<Arc<Window>> {
-        if access == Access::Read && self.in_memory && self.has_holes(offset, len) {
+        if self.asks || access == Access::Read && self.in_memory && self.has_holes(offset, len) {
             return None;
         }
         let mut kept = self.map.lock().unwrap_or_else(PoisonError::into_inner);

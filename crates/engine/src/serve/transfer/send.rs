@@ -42,6 +42,8 @@ pub struct SendFile {
     /// Bytes of the file up to which memory has been looked at, or the disk waited for: not again,
     /// so that what is never kept in memory cannot keep us asking.
     settled: usize,
+    /// It is read by threads that may wait, into buffers: it is not to be had in memory.
+    by_threads: bool,
     /// There is no more in the file: from what is held on, zeros.
     ended: bool,
     /// Some of it cannot be read, as was found out before anything was sent.
@@ -72,9 +74,10 @@ impl SendFile {
     /// `offset` on, by `method` if it can be had. [`DataFile::clamp`] says what `len` may be.
     #[must_use]
     pub fn new(head: Vec<u8>, file: Arc<DataFile>, offset: u64, len: u32, method: Method) -> Self {
-        let copies_maps = file.copies_maps();
+        let (copies_maps, by_threads) = (file.copies_maps(), !file.is_kept());
         Self {
             file,
+            by_threads,
             head,
             head_sent: 0,
             offset,
@@ -123,29 +126,27 @@ impl SendFile {
     /// Takes the result of a job back. What could not be read is said at once where the peer was promised nothing;
     /// else when it is read: by a call.
     pub fn finished(&mut self, finished: Finished) {
+        let Finished { buffer, read, result } = finished;
+        let (at, left) = (self.offset + self.sent as u64, (self.len - self.sent) as u64);
+        if let Some(buffer) = buffer {
+            self.ended = read < buffer.len();
+            self.failure = result.err();
+            self.held = Held::Buffer { buffer, from: 0, to: read };
+            if read > 0 {
+                self.file.look_again(at, read as u64);
+            }
+            return;
+        }
         self.settled = self.len;
-        if let Err(error) = finished.result {
+        if let Err(error) = result {
             if !self.started() {
                 self.failure = Some(error);
             }
-            self.without_memory();
+            // A page whose read failed may be there all the same, without what the file says.
+            self.by_threads = true;
             return;
         }
-        let (at, left) = (self.offset + self.sent as u64, (self.len - self.sent) as u64);
-        let by_memory = matches!(self.method, Method::Map | Method::Carried);
-        if by_memory && !self.file.resident(at, left) {
-            self.without_memory();
-        }
-    }
-
-    /// What would be sent from a mapping is sent by calls: a page whose read failed may be there all the same, without
-    /// what the file says.
-    fn without_memory(&mut self) {
-        let by_memory = matches!(self.method, Method::Map | Method::Carried);
-        if by_memory && self.holds() == 0 {
-            self.held = Held::Nothing;
-            self.method = Method::Copy;
-        }
+        self.by_threads = !self.file.look_again(at, left);
     }
 
     /// Sends what can be sent without waiting.
@@ -162,7 +163,8 @@ impl SendFile {
             return Err(TransferError::File(error));
         }
         // A later piece that fails would find the head sent.
-        if !self.started()
+        if !self.by_threads
+            && !self.started()
             && self.len > PIECE
             && let Some(progress) = self.settle(self.sent, self.len - self.sent)
         {
@@ -176,6 +178,7 @@ impl SendFile {
             let stopped = match (&self.held, self.method) {
                 _ if self.ended && self.holds() == 0 => self.zeros(socket)?,
                 _ if self.sent == self.len => self.plain(socket, &[])?,
+                _ if self.by_threads && self.holds() == 0 => Some(self.read(pools)?),
                 (Held::Buffer { .. }, _) | (_, Method::Copy) => self.copy(socket, pools)?,
                 (_, Method::Map) => self.map(socket)?,
                 (_, Method::Splice | Method::Vmsplice) => self.splice(socket, pools)?,
@@ -193,7 +196,8 @@ impl SendFile {
         let left = self.len - self.sent;
         let at = self.offset + self.sent as u64;
         let holds_other = !matches!(self.held, Held::Nothing | Held::Window(_));
-        if self.method != Method::Map || self.ended || holds_other || left == 0 {
+        let other = self.method != Method::Map || self.by_threads;
+        if other || self.ended || holds_other || left == 0 {
             return None;
         }
         if self.len > self.settled && !self.file.resident(at, left as u64) {
@@ -275,6 +279,22 @@ impl SendFile {
         })
     }
 
+    /// All that is left at once, as far as there is a buffer for it: what cannot be read is to be known before anything is
+    /// promised.
+    fn read(&mut self, pools: &Pools) -> Result<Progress, TransferError> {
+        let want = self.len - self.sent;
+        let mut buffer = match std::mem::replace(&mut self.held, Held::Nothing) {
+            Held::Buffer { buffer, .. } if buffer.capacity() >= want => buffer,
+            _ => pools.buffers.lend_some(want).map_err(TransferError::File)?,
+        };
+        buffer.resize(want.min(buffer.capacity()));
+        Ok(Progress::WouldWait(Job::Read {
+            file: Arc::clone(&self.file),
+            offset: self.offset + self.sent as u64,
+            buffer,
+        }))
+    }
+
     fn copy(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -310,25 +330,25 @@ impl SendFile {
             let at = self.sent + to;
             let offset = self.offset + at as u64;
             let into = &mut buffer[to..];
-            let read = if at + into.len() <= self.settled {
-                self.file.read_at(into, offset)
-            } else {
-                self.file.read_now(into, offset).map_err(io::Error::from)
-            };
-            match read {
+            match self.file.read_now(into, offset) {
                 Ok(0) => {
                     self.ended = true;
                     break;
                 }
                 Ok(n) => to += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(Errno::INTR) => {}
                 Err(_) if at + into.len() > self.settled => {
                     // Would wait, or cannot be asked whether it would; the thread that waits will
                     // see, and if it is a real error, so shall we.
                     waits = Some(self.prefetch(at));
                     break;
                 }
-                Err(e) => return Err(TransferError::File(e)),
+                // It is gone again, or was never where it can be had without waiting.
+                Err(_) if !self.file.in_memory() => {
+                    self.by_threads = true;
+                    break;
+                }
+                Err(e) => return Err(TransferError::File(e.into())),
             }
         }
         // What was read before the wait is sent meanwhile only if the caller steps again.

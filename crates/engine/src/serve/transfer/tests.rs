@@ -184,31 +184,102 @@ fn what_is_not_in_memory_is_left_to_a_thread_that_may_wait() {
     }
 }
 
-#[test]
-fn a_file_that_does_not_stay_in_memory_is_asked_about_once() {
-    // Holes of a file on disk are in no page until read; here they are dropped again by the job.
-    for file in files_with(&[]).into_iter().filter(|file| !file.in_memory()) {
-        file.file().set_len(2 << 20).unwrap();
-        for method in METHODS {
-            let pools = Pools::new(2, 4 * MIB);
-            let (ours, theirs) = connection();
-            let taker = take(theirs, 2 * MIB);
-            let mut transfer = SendFile::new(Vec::new(), Arc::clone(&file), 0, 2 << 20, method);
-            let mut jobs = 0;
-            loop {
-                fadvise(file.file(), 0, None, Advice::DontNeed).unwrap();
-                match transfer.step(ours.as_fd(), &pools).unwrap() {
-                    Progress::Done => break,
-                    Progress::SocketBlocked => wait(&ours, PollFlags::OUT),
-                    Progress::WouldWait(_) => {
-                        jobs += 1;
-                        transfer.finished(Finished { buffer: None, result: Ok(()) });
-                    }
+/// Steps to the end, and calls `meanwhile` before each; answers which jobs there were.
+fn jobs_of(
+    transfer: &mut SendFile,
+    socket: &TcpStream,
+    pools: &Pools,
+    meanwhile: impl Fn(),
+) -> (usize, usize) {
+    let (mut fetched, mut read) = (0, 0);
+    loop {
+        meanwhile();
+        match transfer.step(socket.as_fd(), pools).unwrap() {
+            Progress::Done => return (fetched, read),
+            Progress::SocketBlocked => wait(socket, PollFlags::OUT),
+            Progress::WouldWait(job) => {
+                match &job {
+                    Job::Prefetch { .. } => fetched += 1,
+                    Job::Read { .. } => read += 1,
+                    Job::Write { .. } => panic!("nothing is written"),
                 }
+                let finished = job.run();
+                meanwhile();
+                transfer.finished(finished);
             }
-            assert!(jobs <= 1, "{method:?}: {jobs}");
-            is(&taker.join().unwrap(), &vec![0; 2 * MIB], "hole");
         }
+    }
+}
+
+/// As where what is in memory is another inode's, or the file system's own affair: the loop would wait for it.
+#[test]
+fn what_does_not_stay_in_memory_is_read_by_threads_and_once() {
+    let bytes = pattern(2 * MIB);
+    for file in files_with(&bytes).into_iter().filter(|file| !file.in_memory()) {
+        file.file().sync_all().unwrap();
+        let forget = || fadvise(file.file(), 0, None, Advice::DontNeed).unwrap();
+        for method in METHODS {
+            file.forget_map();
+            forget();
+            if file.resident(0, 2 << 20) {
+                return println!("skipped: the file stays in memory");
+            }
+            for (number, wanted) in [(0, (1, 1)), (1, (0, 1))] {
+                let pools = Pools::new(2, 8 * MIB);
+                let (ours, theirs) = connection();
+                let taker = take(theirs, 2 * MIB);
+                let mut transfer = SendFile::new(Vec::new(), Arc::clone(&file), 0, 2 << 20, method);
+                let jobs = jobs_of(&mut transfer, &ours, &pools, forget);
+                assert_eq!(jobs, wanted, "{method:?} {number}: it is known then");
+                is(&taker.join().unwrap(), &bytes, "never there");
+            }
+            // It is kept after all, and taken from there again.
+            let (ours, theirs) = connection();
+            let taker = take(theirs, 4 * MIB);
+            for wanted in [(0, 1), (0, 0)] {
+                let pools = Pools::new(2, 8 * MIB);
+                let mut transfer = SendFile::new(Vec::new(), Arc::clone(&file), 0, 2 << 20, method);
+                assert_eq!(jobs_of(&mut transfer, &ours, &pools, || ()), wanted, "{method:?}");
+            }
+            is(&taker.join().unwrap(), &[&bytes[..], &bytes[..]].concat(), "there again");
+        }
+    }
+}
+
+/// A file of another host or a program: what is in memory, too, and by no mapping, which nobody asks whether it is current.
+#[test]
+fn what_may_be_asked_about_elsewhere_is_read_by_threads() {
+    let bytes = pattern(3 * MIB);
+    let file = tempfile::tempfile().unwrap();
+    let file = DataFile::new(file).unwrap();
+    file.write_all(&bytes, 0).unwrap();
+    if file.in_memory() {
+        return println!("skipped: no disk");
+    }
+    let file = Arc::new(file.that_asks());
+    for (method, pool, least) in METHODS.into_iter().flat_map(|m| [(m, 8 * MIB, 1), (m, 0, 40)]) {
+        let pools = Pools::new(2, pool);
+        let (ours, theirs) = connection();
+        let taker = take(theirs, 84 + 3 * MIB);
+        let mut transfer = SendFile::new(vec![9; 84], Arc::clone(&file), 0, 3 << 20, method);
+        assert!(transfer.parts().is_none());
+        let (fetched, read) = jobs_of(&mut transfer, &ours, &pools, || ());
+        assert!(fetched == 0 && read >= least, "{method:?}: {read} of {pool}");
+        assert!(read == 1 || pool == 0, "{method:?}: {read}");
+        let got = taker.join().unwrap();
+        is(&got[84..], &bytes, "asked about");
+    }
+    assert!(file.window(0, MIB, Access::Read).is_none());
+    // Cut short before it is read.
+    for cut in [1_000_000, 0] {
+        file.cut(cut);
+        let (ours, theirs) = connection();
+        let taker = take(theirs, 84 + 3 * MIB);
+        let mut transfer = SendFile::new(vec![9; 84], Arc::clone(&file), 0, 3 << 20, Method::Map);
+        jobs_of(&mut transfer, &ours, &Pools::new(2, 8 * MIB), || ());
+        let mut wanted = bytes[..usize::try_from(cut).unwrap()].to_vec();
+        wanted.resize(3 * MIB, 0);
+        is(&taker.join().unwrap()[84..], &wanted, "zeros follow");
     }
 }
 

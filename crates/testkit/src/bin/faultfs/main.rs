@@ -7,7 +7,8 @@
 //!
 //! `--control FILE` says what goes wrong, a rule a line (`rules`); the file may be replaced at any time. `--log FILE`
 //! gets a line for each sync (`fsync NAME written=BYTES`) and for each request that a rule was for
-//! (`failed read NAME`, `delayed lookup NAME`), before it is answered.
+//! (`failed read NAME`, `delayed lookup NAME`), before it is answered. With `--direct` nothing of its files is ever in the
+//! page cache, as with many file systems of programs.
 
 mod rules;
 mod store;
@@ -49,6 +50,9 @@ struct Args {
     /// File that gets a line for each sync and each fault
     #[arg(long)]
     log: PathBuf,
+    /// Keeps nothing in the page cache
+    #[arg(long)]
+    direct: bool,
     /// What is run with it
     #[arg(last = true, required = true)]
     command: Vec<String>,
@@ -63,6 +67,7 @@ fn main() -> anyhow::Result<()> {
         fuse,
         store: Mutex::new(Store::new(&args.below, log)),
         rules: Mutex::new(Rules::of(args.control)),
+        how_opened: if args.direct { DIRECT_IO } else { KEEP_CACHE },
     });
     // From this thread: `children` of /proc is for each thread, and tests look there for who serves.
     let child = Command::new(&args.command[0]).args(&args.command[1..]).spawn();
@@ -91,6 +96,8 @@ struct Server {
     fuse: File,
     store: Mutex<Store>,
     rules: Mutex<Rules>,
+    /// What the kernel may do with what it reads.
+    how_opened: u32,
 }
 
 impl Server {
@@ -178,7 +185,7 @@ impl Server {
                 self.store().note(&format!("failed {what}"));
                 Err(error)
             }
-            None => answer(&mut self.store(), request),
+            None => answer(&mut self.store(), request, self.how_opened),
         };
         // Whoever asked may be gone.
         let _ = (&self.fuse).write(&request.answer(answer));
@@ -192,7 +199,7 @@ const SIZE: u32 = 1 << 3;
 const MTIME: u32 = 1 << 5;
 const MTIME_NOW: u32 = 1 << 8;
 
-fn answer(store: &mut Store, request: &Request) -> Result<Vec<u8>, Errno> {
+fn answer(store: &mut Store, request: &Request, how_opened: u32) -> Result<Vec<u8>, Errno> {
     let (node, mut asked) = (request.node, request.fields());
     let who = (request.uid, request.gid);
     let opened = |handle| Bytes::default().u64(handle).u64(0).0;
@@ -209,11 +216,11 @@ fn answer(store: &mut Store, request: &Request) -> Result<Vec<u8>, Errno> {
         op::RMDIR => store.remove_folder(node, &asked.name()?).map(|()| Vec::new()),
         op::RENAME | op::RENAME2 => rename(store, request).map(|()| Vec::new()),
         // Whole pages may be kept, as those of a disk are: nobody else changes the file.
-        op::OPEN => Ok(Bytes::default().u64(node).u32(KEEP_CACHE).u32(0).0),
+        op::OPEN => Ok(Bytes::default().u64(node).u32(how_opened).u32(0).0),
         op::CREATE => {
             let (_flags, mode) = (asked.u32()?, asked.u32()?);
             let (id, entry) = store.create(node, &asked.skip(8)?.name()?, mode, who)?;
-            Ok(Bytes(entry).u64(id).u64(0).0)
+            Ok(Bytes(entry).u64(id).u32(how_opened & DIRECT_IO).u32(0).0)
         }
         op::READ => {
             let (_handle, offset, size) = (asked.u64()?, asked.u64()?, asked.u32()?);
@@ -243,6 +250,7 @@ fn answer(store: &mut Store, request: &Request) -> Result<Vec<u8>, Errno> {
     }
 }
 
+const DIRECT_IO: u32 = 1 << 0;
 const KEEP_CACHE: u32 = 1 << 1;
 
 fn rename(store: &mut Store, request: &Request) -> Result<(), Errno> {
