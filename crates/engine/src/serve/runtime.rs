@@ -104,6 +104,9 @@ pub struct Runtime {
     fell_back: Option<String>,
 }
 
+/// How long calls that may block have to end at the end, however soon that is to be.
+const CALLS_END: Duration = Duration::from_secs(5);
+
 /// What a vector says when it has begun, or why it could not.
 type Begun = io::Result<(Driver, Option<String>)>;
 
@@ -195,26 +198,29 @@ impl Runtime {
 
     /// Asks tasks to end (see [`stopping`]), gives them `grace` for it, drops those that have not, and waits
     /// for the threads. Not to be called by a task, which would wait for itself: see [`ask_to_stop`].
-    pub fn stop(mut self, grace: Duration) {
-        self.end(grace);
+    ///
+    /// How many calls that may block have not come back by then, nor within as much time again (5 seconds at least):
+    /// who ends the process ends them, nobody else can.
+    pub fn stop(mut self, grace: Duration) -> usize {
+        self.end(grace)
     }
 
     /// Waits until a task has called [`ask_to_stop`] and the vectors have ended.
     pub fn wait(mut self) {
-        self.join();
+        self.join(Duration::ZERO);
     }
 
-    fn end(&mut self, grace: Duration) {
+    fn end(&mut self, grace: Duration) -> usize {
         self.all.stop(Instant::now() + grace);
-        self.join();
+        self.join(grace)
     }
 
-    fn join(&mut self) {
+    fn join(&mut self, grace: Duration) -> usize {
         for thread in self.threads.drain(..) {
             // What a vector runs is caught; it does not itself panic.
             let _ = thread.join();
         }
-        self.all.pool.stop();
+        self.all.pool.stop(Instant::now() + grace.max(CALLS_END))
     }
 }
 

@@ -268,14 +268,19 @@ impl Serving {
     }
 
     /// Takes no more connections and no more requests, answers those under way, and ends. Requests that wait for
-    /// something that may never come are cancelled.
+    /// something that may never come are cancelled, and calls that a file system does not answer are left.
     pub fn stop(mut self) {
         if let Some(metrics) = self.metrics.take() {
             metrics.stop.store(true, Ordering::Relaxed);
             metrics.server.finish();
         }
         if let Some(runtime) = Arc::into_inner(self.runtime) {
-            runtime.stop(GRACE);
+            let left = runtime.stop(GRACE);
+            if left > 0 {
+                log::say(format_args!(
+                    "{left} calls that a file system has not answered are left as they are"
+                ));
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::thread::CpuSet;
 
@@ -128,14 +128,22 @@ impl Pool {
         self.0.work_or_stop.notify_one();
     }
 
-    /// Waits until all that was submitted is done.
-    pub(super) fn stop(&self) {
+    /// Waits until all that was submitted is done, or it is `until`; how many calls are left then. A call of a file system
+    /// that does not answer nobody can end: it ends with the process.
+    pub(super) fn stop(&self, until: Instant) -> usize {
         let mut state = self.0.lock();
-        state.stopping = true;
+        // Who has waited once does not again.
+        let waits = !std::mem::replace(&mut state.stopping, true);
         self.0.work_or_stop.notify_all();
-        while state.threads > 0 {
-            state = self.0.none_left.wait(state).unwrap_or_else(PoisonError::into_inner);
+        while waits && state.threads > 0 {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.0.none_left.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        state.threads - state.idle + state.work.len()
     }
 
     #[cfg(test)]

@@ -320,7 +320,7 @@ fn what_is_offered_does_not_pile_up() {
     pool.submit(work(2));
     assert!(!pool.offer(work(3)), "something waits for it already");
     go_on.send(()).unwrap();
-    pool.stop();
+    assert_eq!(pool.stop(Instant::now() + Duration::from_secs(60)), 0);
     drop(done);
     assert_eq!(all_done.iter().collect::<Vec<_>>(), [2]);
 }
@@ -576,6 +576,34 @@ fn stop_asks_first_and_then_insists() {
         by_a_task.unwrap().wait();
         assert!(start.elapsed() < Duration::from_secs(30));
     }
+}
+
+/// As of a file system that does not answer.
+#[test]
+fn calls_that_do_not_come_back_are_left_at_the_end() {
+    let (begun, has_begun) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel::<()>();
+    let goes_on = Arc::new(std::sync::Mutex::new(goes_on));
+    let runtime = Runtime::start(&config(1, Driver::Auto), move |_| {
+        let (begun, goes_on) = (begun.clone(), goes_on.clone());
+        async move {
+            for _ in 0..3 {
+                let (begun, goes_on) = (begun.clone(), goes_on.clone());
+                drop(offload(move || {
+                    begun.send(()).unwrap();
+                    // The others wait for who waits.
+                    let _ = goes_on.lock().map(|goes_on| goes_on.recv());
+                }));
+            }
+        }
+    });
+    for _ in 0..3 {
+        has_begun.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+    let (done, ended) = mpsc::channel();
+    std::thread::spawn(move || done.send(runtime.unwrap().stop(Duration::from_millis(1))));
+    assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(3));
+    drop(go_on);
 }
 
 #[test]
