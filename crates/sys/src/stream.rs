@@ -354,6 +354,19 @@ pub fn unread(socket: &impl AsFd) -> Result<usize> {
     Ok(usize::try_from(n).unwrap_or(0))
 }
 
+/// Bytes that were sent and that the peer has not acknowledged, the end among them.
+///
+/// # Errors
+///
+/// The errno of `SIOCOUTQ`.
+pub fn unacknowledged(socket: &impl AsFd) -> Result<usize> {
+    let mut n: c_int = 0;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the request (SIOCOUTQ by its other name) writes an int.
+    done(unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut n) } as isize)?;
+    Ok(usize::try_from(n).unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};

@@ -16,6 +16,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +40,7 @@ use super::transfer::{Chooser, Lesson, Load, Pools};
 use backlog::Account;
 pub(super) use backlog::{Backlog, Making, Taken};
 pub(super) use delivery::{Notice, deliver};
-pub(super) use exchange::{After, Exchange, PATIENCE};
+pub(super) use exchange::{After, Exchange, PATIENCE, Serving};
 use input::Input;
 use output::{Outgoing, Output};
 pub(super) use reply::{Fill, Reply};
@@ -136,6 +137,8 @@ pub(super) struct Channel {
     pub(super) negotiated: RefCell<Option<Agreed>>,
     /// Requests that are being served.
     serving: Cell<usize>,
+    /// No more requests are to be read.
+    stopping: Cell<bool>,
     /// Fires when the connection is to end.
     ending: Event,
     /// READ answers get eight bytes of padding. A test code.
@@ -257,8 +260,10 @@ fn find_the_dead(socket: &Socket) -> io::Result<()> {
     Ok(())
 }
 
-/// How often a connection that is to end looks whether all its requests are answered.
+/// How often a connection that is to end looks whether all its requests are answered, and all answers have arrived.
 const FINISHING: Duration = Duration::from_millis(2);
+/// For how long nothing may come any more before it ends, if something was on its way.
+const QUIET: Duration = Duration::from_millis(300);
 
 /// Pipes of 1 MiB that a vector keeps.
 const PIPES: usize = 32;
@@ -318,6 +323,7 @@ impl Channel {
             cancelled: Cell::new(false),
             next_async: Cell::new(1),
             serving: Cell::new(0),
+            stopping: Cell::new(false),
             ending: Event::new(),
             padded_reads: Cell::new(false),
         });
@@ -356,24 +362,59 @@ impl Channel {
         })
         .await;
         if let Ending::Stopped = why {
-            self.finish_up().await;
+            self.finish_up(reading).await;
         }
         why
     }
 
-    /// The server stops: nothing more is read, and what is under way is answered. The runtime ends this when it
-    /// takes too long.
-    async fn finish_up(&self) {
+    /// The server stops: nothing more is read but the rest of a WRITE that has begun, and what is under way is answered. The
+    /// runtime ends this when it takes too long.
+    async fn finish_up(&self, mut reading: Pin<&mut impl Future<Output = Ending>>) {
+        self.stopping.set(true);
         for request in self.under_way.borrow().values() {
             request.cancel();
         }
+        let mut reads = true;
         while self.serving.get() > 0 && !self.output.is_broken() {
-            runtime::sleep(FINISHING).await;
+            let mut clock = std::pin::pin!(runtime::sleep(FINISHING));
+            std::future::poll_fn(|context| {
+                reads = reads && reading.as_mut().poll(context).is_pending();
+                clock.as_mut().poll(context)
+            })
+            .await;
         }
         self.output.uncork();
         self.output.below(0).await;
-        // What it still sends is not read: it is to learn that by an end of file after the answers, not by a reset.
+        self.hang_up().await;
+    }
+
+    /// Ends a connection on which all is sent. What its client still sends is not served: it is to learn that by an end of
+    /// file after the answers. Were it left unread, or to come once we are gone, the kernel would reset the connection, and
+    /// drop what the client has not taken.
+    async fn hang_up(&self) {
+        let on_its_way = || self.socket.unacknowledged().unwrap_or(0) > 0;
+        let mut until = runtime::now();
+        if on_its_way() {
+            until += QUIET;
+        }
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
+        let mut nowhere = [0; 4096];
+        loop {
+            match self.socket.try_recv(&mut nowhere) {
+                Ok(0) => return,
+                Ok(_) => {
+                    until = runtime::now() + QUIET;
+                    runtime::yield_now().await;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+            if runtime::now() >= until && !on_its_way() {
+                return;
+            }
+            let _ = runtime::timeout(self.socket.readable(), FINISHING).await;
+        }
     }
 
     /// The connection is over: what is under way is given up, sessions lose this channel.

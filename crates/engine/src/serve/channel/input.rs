@@ -4,7 +4,7 @@ use std::io;
 use std::ops::DerefMut;
 use std::pin::pin;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use smb::crypto::TRANSFORM_HEADER_LEN;
 use smb::wire::header::{Command, HEADER_LEN, PROTOCOL_ID};
@@ -35,17 +35,16 @@ const WRITE_HEAD: usize = HEADER_LEN + 48;
 
 /// How long the rest of a frame may take once it has begun. Slower clients are given up: what they have sent
 /// takes memory.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How long who takes no answers is waited for.
-const LEAST_FOR: std::time::Duration =
-    std::time::Duration::from_secs(if cfg!(test) { 1 } else { 120 });
+const LEAST_FOR: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 120 });
 
 /// Of what waits for a client in memory at least this part, one in so many bytes, is to be taken within [`LEAST_FOR`].
 const LEAST_OF: usize = 8;
 
 /// How often a connection that has nothing looks whether others of its address have left room for it.
-const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(20);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The reading half of a channel.
 pub(super) struct Input {
@@ -82,6 +81,9 @@ impl Input {
 
     async fn turn(&mut self) -> Result<(), Ending> {
         let channel = self.channel.clone();
+        if channel.stopping.get() {
+            return Err(Ending::Stopped);
+        }
         if channel.has_cancelled() {
             // Its task runs before we are here again.
             runtime::yield_now().await;

@@ -11,6 +11,7 @@ use smb::wire::header::{Command, HEADER_LEN, Target};
 use smb::wire::{read, write};
 use smb::{NtStatus, TreeId};
 
+use super::super::open::Open;
 use super::super::runtime::{Config, Runtime};
 use super::super::server::tests::opened;
 use super::gathered::Gathered;
@@ -153,6 +154,107 @@ fn who_takes_no_answers_is_cut_off_and_the_log_says_so() {
     }
     assert!(open.is_closed(), "what it had open is left");
     runtime.stop(Duration::ZERO);
+}
+
+/// A request about an open, in its frame.
+fn frame_of(
+    open: &Open,
+    command: Command,
+    number: u64,
+    charge: u16,
+    body: &impl Encode,
+) -> Vec<u8> {
+    let header = Header {
+        message_id: MessageId(number),
+        session: open.session,
+        credit_charge: charge,
+        credits: charge,
+        target: Target::Sync { process: 0, tree: open.tree.id },
+        ..Header::request(command)
+    };
+    let mut frame = vec![0; 4];
+    let start = header.encode(&mut frame);
+    body.encode(&mut frame, start);
+    framed(frame)
+}
+
+/// With its length, of a frame with room for that.
+fn framed(mut frame: Vec<u8>) -> Vec<u8> {
+    let len = u32::try_from(frame.len() - 4).unwrap().to_be_bytes();
+    frame[..4].copy_from_slice(&len);
+    frame
+}
+
+/// The next answer, from the header on.
+fn answer(client: &mut TcpStream) -> Vec<u8> {
+    let mut len = [0; 4];
+    client.read_exact(&mut len).unwrap();
+    let mut answer = vec![0; u32::from_be_bytes(len) as usize];
+    client.read_exact(&mut answer).unwrap();
+    answer
+}
+
+/// Of a WRITE whose data goes from the socket to the file, a part of which is there.
+#[test]
+fn a_write_that_has_begun_when_the_server_stops_is_done_and_answered() {
+    const LEN: usize = 400_000;
+    let folder = tempfile::tempdir().unwrap();
+    let (server, session, open) = opened(folder.path());
+    let (runtime, mut client) = serving(&Arc::new(server), &session);
+    let data = vec![7; LEN];
+    let mut frame = vec![0; 4];
+    let header = Header {
+        session: session.id,
+        credit_charge: 7,
+        target: Target::Sync { process: 0, tree: open.tree.id },
+        ..Header::request(Command::Write)
+    };
+    let start = header.encode(&mut frame);
+    let body = write::Request { file: open.file_id, ..write::Request::default() };
+    body.encode_with(&mut frame, start, &[], &data);
+    let frame = framed(frame);
+    let (half, rest) = frame.split_at(LEN / 2);
+    client.write_all(half).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let stopping = std::thread::spawn(move || runtime.stop(Duration::from_secs(60)));
+    std::thread::sleep(Duration::from_millis(300));
+    client.write_all(rest).unwrap();
+    // It is not to be served any more.
+    client.write_all(&frame_of(&open, Command::Echo, 7, 1, &bare::Request)).unwrap();
+    let done = answer(&mut client);
+    assert_eq!(Header::parse(&done).unwrap().status, NtStatus::SUCCESS);
+    assert_eq!(write::Response::parse(&done).unwrap().count as usize, LEN);
+    assert_eq!(client.read(&mut [0]).unwrap(), 0, "an end of file");
+    stopping.join().unwrap();
+}
+
+/// It has not taken its answers yet, and asks for more.
+#[test]
+fn a_client_that_asks_still_when_the_server_stops_gets_all_answers_to_what_it_has_asked() {
+    const LEN: u32 = 512 << 10;
+    const COUNT: u64 = 6;
+    let folder = tempfile::tempdir().unwrap();
+    let (server, session, open) = opened(folder.path());
+    std::fs::write(folder.path().join("file"), vec![7; LEN as usize]).unwrap();
+    let (runtime, mut client) = serving(&Arc::new(server), &session);
+    for number in 0..COUNT {
+        let body = read::Request { file: open.file_id, length: LEN, ..Default::default() };
+        client.write_all(&frame_of(&open, Command::Read, 8 * number, 8, &body)).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let stopping = std::thread::spawn(move || runtime.stop(Duration::from_secs(60)));
+    std::thread::sleep(Duration::from_millis(300));
+    for number in 0..COUNT {
+        client
+            .write_all(&frame_of(&open, Command::Echo, 8 * COUNT + number, 1, &bare::Request))
+            .unwrap();
+        let answer = answer(&mut client);
+        let response = read::Response::parse(&answer).unwrap();
+        assert!(response.data.len() == LEN as usize && response.data.iter().all(|b| *b == 7));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(client.read(&mut [0]).unwrap(), 0, "an end of file");
+    stopping.join().unwrap();
 }
 
 /// Whatever the other channels of a session do with it, and others with the file: who holds the lock of the session's

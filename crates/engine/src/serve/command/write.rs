@@ -10,7 +10,7 @@ use smb::{Access, NtStatus};
 
 use super::super::acting::Whose;
 use super::super::aside::{self, elsewhere};
-use super::super::channel::{Channel, Ending, Exchange, Reply};
+use super::super::channel::{Channel, Ending, Exchange, Reply, Serving};
 use super::super::fs::SetTimes;
 use super::super::open::{Object, Open, Sequenced};
 use super::super::transfer::{Progress, ReceiveFile};
@@ -237,6 +237,7 @@ impl DirectWrite {
         early: &[u8],
     ) -> Result<(), Ending> {
         let Self { header, request, open, whose: _ } = self;
+        let mut serving = Serving::new(channel);
         let began = Instant::now();
         let charge = header.credit_charge.max(1);
         let consumed = channel.window.borrow_mut().consume(header.message_id, charge);
@@ -305,6 +306,7 @@ impl DirectWrite {
         let credits = channel.grant(&header);
         reply.complete(status, credits, None);
         channel.send_reply(reply);
+        serving.went_well = true;
         Ok(())
     }
 }

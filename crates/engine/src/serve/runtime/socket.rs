@@ -452,6 +452,15 @@ impl Socket {
     pub fn queued(&self) -> io::Result<u64> {
         Ok(stream::unread(&self.0).map_err(io::Error::from_raw_os_error)? as u64)
     }
+
+    /// Bytes that were sent and that the peer has not acknowledged.
+    ///
+    /// # Errors
+    ///
+    /// Those of `SIOCOUTQ`.
+    pub fn unacknowledged(&self) -> io::Result<u64> {
+        Ok(stream::unacknowledged(&self.0).map_err(io::Error::from_raw_os_error)? as u64)
+    }
 }
 
 impl AsFd for Socket {
