@@ -243,12 +243,17 @@ impl ChannelRef {
     }
 }
 
+/// How long who takes no answers is waited for.
+const LEAST_FOR: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 120 });
+
 /// How long a connection may be silent before its client is asked whether it is there, and how often then.
 const SILENCE: Duration = Duration::from_secs(60);
 const ASK_EVERY: Duration = Duration::from_secs(10);
 const ASK_TIMES: u32 = 6;
-/// How long what was sent may be without acknowledgement.
-const UNHEARD_MS: u32 = 60_000;
+/// How long what was sent may be without acknowledgement, or without room where it goes: that of a client that is there but
+/// takes nothing has to be longer than [`LEAST_FOR`].
+const UNHEARD_MS: u32 = 150_000;
+const _: () = assert!(UNHEARD_MS as u128 > LEAST_FOR.as_millis());
 
 /// A client that has lost its power closes nothing. What it had open must not stay so for ever.
 fn find_the_dead(socket: &Socket) -> io::Result<()> {
@@ -361,8 +366,12 @@ impl Channel {
             Poll::Pending
         })
         .await;
-        if let Ending::Stopped = why {
-            self.finish_up(reading).await;
+        match why {
+            Ending::Stopped => self.finish_up(reading).await,
+            _ if self.output.timed_out() => {
+                return Ending::Nonsense("it has not acknowledged, or not taken, what it was sent");
+            }
+            _ => {}
         }
         why
     }

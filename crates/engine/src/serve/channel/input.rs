@@ -13,7 +13,7 @@ use super::super::acting::acting;
 use super::super::runtime;
 use super::backlog::{Large, TooMuch};
 use super::gathered::{Gathered, serve};
-use super::{Channel, Ending};
+use super::{Channel, Ending, LEAST_FOR};
 
 /// Bytes of the length in front of a frame.
 const LENGTH_LEN: usize = 4;
@@ -36,9 +36,6 @@ const WRITE_HEAD: usize = HEADER_LEN + 48;
 /// How long the rest of a frame may take once it has begun. Slower clients are given up: what they have sent
 /// takes memory.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// How long who takes no answers is waited for.
-const LEAST_FOR: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 120 });
 
 /// Of what waits for a client in memory at least this part, one in so many bytes, is to be taken within [`LEAST_FOR`].
 const LEAST_OF: usize = 8;

@@ -46,6 +46,8 @@ pub(super) struct Output {
     /// Whether frames gather until [`Output::uncork`].
     corked: Cell<bool>,
     broken: Cell<bool>,
+    /// By a client that acknowledges nothing, or has no room for it.
+    timed_out: Cell<bool>,
     /// Fires when `waiting` has become less or fewer answers are being made, and at the end.
     drained: Event,
     sent: Cell<u64>,
@@ -73,6 +75,7 @@ impl Output {
             busy: Cell::new(false),
             corked: Cell::new(false),
             broken: Cell::new(false),
+            timed_out: Cell::new(false),
             drained: account.fewer(),
             sent: Cell::new(0),
             held: Cell::new(0),
@@ -128,6 +131,11 @@ impl Output {
     /// Whether the connection takes nothing any more.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.get()
+    }
+
+    /// Whether that is because the client has acknowledged nothing for too long.
+    pub(super) fn timed_out(&self) -> bool {
+        self.timed_out.get()
     }
 
     /// Gather small frames: more are about to come.
@@ -206,13 +214,16 @@ impl Output {
                 self.tell();
                 drop(runtime::spawn(self.clone().drain(blocked)));
             }
-            Err(_) => self.cut(),
+            Err(error) => self.cut(&error),
         }
     }
 
     /// A frame cannot be completed, of which the client may have a part: a disk has failed, or the connection. Whoever
     /// reads from the client waits for it meanwhile, and is to see the end as well as the client is.
-    fn cut(&self) {
+    fn cut(&self, error: &TransferError) {
+        // The kernel tells it once, and whoever reads finds an end then.
+        let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
+        self.timed_out.set(matches!(error, TransferError::Socket(error) if timed_out(error)));
         self.fail();
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
     }
@@ -238,8 +249,8 @@ impl Output {
                     self.drained.notify_all();
                     blocked = progress;
                 }
-                Err(_) => {
-                    self.cut();
+                Err(error) => {
+                    self.cut(&error);
                     break;
                 }
             }
