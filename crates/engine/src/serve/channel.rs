@@ -216,6 +216,11 @@ impl ChannelRef {
         self.0.suspect.store(suspect, Ordering::Release);
     }
 
+    /// So many bytes were sent in all.
+    fn note_sent(&self, bytes: u64) {
+        self.0.sent.store(bytes, Ordering::Relaxed);
+    }
+
     /// Bytes received and sent.
     pub(super) fn bytes(&self) -> (u64, u64) {
         (self.0.received.load(Ordering::Relaxed), self.0.sent.load(Ordering::Relaxed))
@@ -309,7 +314,7 @@ impl Channel {
         let account = server.backlog().account(peer.ip());
         let channel = Rc::new(Self {
             window: RefCell::new(Window::new(limits.credits)),
-            output: Rc::new(Output::new(socket.clone(), pools.clone(), account)),
+            output: Rc::new(Output::new(socket.clone(), pools.clone(), account, shared.clone())),
             pools,
             learned: LEARNED.with(Rc::clone),
             server: server.clone(),
@@ -583,7 +588,6 @@ impl Channel {
 
     fn send(&self, frame: Outgoing) {
         self.output.push(frame);
-        self.shared.0.sent.store(self.output.sent(), Ordering::Relaxed);
     }
 }
 

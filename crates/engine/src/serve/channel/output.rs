@@ -14,7 +14,7 @@ use super::super::fs;
 use super::super::runtime::{self, Event, Socket};
 use super::super::transfer::{Pools, Progress, SendFile, TransferError};
 use super::backlog::{Account, Large, Making, TooMuch};
-use super::{reply, spare};
+use super::{ChannelRef, reply, spare};
 
 /// One frame, or what is left of it.
 pub(in crate::serve) enum Outgoing {
@@ -56,6 +56,8 @@ pub(super) struct Output {
     /// Whether somebody waits in [`Output::below`].
     awaited: Cell<bool>,
     account: Account,
+    /// The channel, whose bytes are counted.
+    channel: ChannelRef,
 }
 
 /// No more frames are handed to the kernel at once when they have so many bytes.
@@ -66,7 +68,12 @@ const TOGETHER: usize = 512 << 10;
 const CORK: usize = 256 << 10;
 
 impl Output {
-    pub(super) fn new(socket: Rc<Socket>, pools: Pools, account: Account) -> Self {
+    pub(super) fn new(
+        socket: Rc<Socket>,
+        pools: Pools,
+        account: Account,
+        channel: ChannelRef,
+    ) -> Self {
         Self {
             socket,
             pools,
@@ -81,6 +88,7 @@ impl Output {
             held: Cell::new(0),
             awaited: Cell::new(false),
             account,
+            channel,
         }
     }
 
@@ -369,6 +377,7 @@ impl Output {
     fn count(&self, bytes: usize) {
         self.waiting.set(self.waiting.get().saturating_sub(bytes));
         self.sent.set(self.sent.get() + bytes as u64);
+        self.channel.note_sent(self.sent.get());
     }
 }
 
@@ -441,10 +450,12 @@ mod tests {
                 let (server, push) = taken.unwrap();
                 let socket = Rc::new(Socket::new(server.into()).unwrap());
                 let account = Backlog::default().account([127, 0, 0, 1].into());
-                let output = Rc::new(Output::new(socket, Pools::new(1, 4 << 20), account));
+                let (pools, channel) = (Pools::new(1, 4 << 20), ChannelRef::of_nobody(1));
+                let output = Rc::new(Output::new(socket, pools, account, channel.clone()));
                 push(&output);
                 output.uncork();
                 output.below(0).await;
+                assert_eq!(channel.bytes().1, output.sent(), "it is told");
                 done.send((output.waiting(), output.sent(), output.is_broken())).unwrap();
                 // The client sees no end before it has all.
                 runtime::sleep(std::time::Duration::from_secs(60)).await;

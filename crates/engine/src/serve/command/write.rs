@@ -239,6 +239,8 @@ impl DirectWrite {
         let Self { header, request, open, whose: _ } = self;
         let mut serving = Serving::new(channel);
         let began = Instant::now();
+        // For what is still to come: it says nothing about how fast we are.
+        let mut waited = Duration::ZERO;
         let charge = header.credit_charge.max(1);
         let consumed = channel.window.borrow_mut().consume(header.message_id, charge);
         consumed
@@ -272,8 +274,10 @@ impl DirectWrite {
                 Progress::Done => break,
                 Progress::SocketBlocked => {
                     channel.socket.source().not_readable();
+                    let from = Instant::now();
                     let readable = runtime::timeout(channel.socket.readable(), PATIENCE).await;
                     readable.map_err(|_| Ending::Nonsense("a request took too long to arrive"))?;
+                    waited += from.elapsed();
                 }
                 Progress::WouldWait(job) => {
                     // It is written to its end even if the connection goes, and is under way until then.
@@ -302,7 +306,8 @@ impl DirectWrite {
                 status
             }
         };
-        channel.tally().served(Command::Write, status, Some(began.elapsed()));
+        let took = began.elapsed().saturating_sub(waited);
+        channel.tally().served(Command::Write, status, Some(took));
         let credits = channel.grant(&header);
         reply.complete(status, credits, None);
         channel.send_reply(reply);
