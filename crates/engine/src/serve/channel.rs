@@ -81,6 +81,10 @@ impl Bound {
     }
 }
 
+/// Bytes of a frame that may wait without being counted: those that clients have wait have fewer, but for names and contexts
+/// that are long.
+const KEPT_FREELY: usize = 2048;
+
 /// A request that is not answered yet and may be cancelled.
 pub(super) struct UnderWay {
     pub(super) message: MessageId,
@@ -88,6 +92,8 @@ pub(super) struct UnderWay {
     pub(super) async_id: Cell<u64>,
     cancelled: Cell<bool>,
     event: Event,
+    /// Its part of memory, if its frame is larger than a request that waits needs.
+    _kept: Option<Taken>,
 }
 
 impl UnderWay {
@@ -477,12 +483,18 @@ impl Channel {
         room.ok_or(NtStatus::INSUFFICIENT_RESOURCES)
     }
 
-    /// Notes a request that may be cancelled. `None`: there are too many.
-    fn begin(&self, message: MessageId, session: SessionId) -> Option<Rc<UnderWay>> {
+    /// Notes a request that may be cancelled, of a frame of `len` bytes, which is kept until it is answered. `None`: there
+    /// are too many, or too much is kept.
+    fn begin(&self, message: MessageId, session: SessionId, len: usize) -> Option<Rc<UnderWay>> {
         let mut all = self.under_way.borrow_mut();
-        if all.len() >= self.server.config.limits.waiting {
+        let limits = &self.server.config.limits;
+        if all.len() >= limits.waiting {
             return None;
         }
+        let kept = match len {
+            ..=KEPT_FREELY => None,
+            _ => Some(self.output.part(len, limits.memory)?),
+        };
         let id = self.next_async.get();
         self.next_async.set(id + 1);
         let request = Rc::new(UnderWay {
@@ -491,6 +503,7 @@ impl Channel {
             async_id: Cell::new(id),
             cancelled: Cell::new(false),
             event: Event::new(),
+            _kept: kept,
         });
         all.insert(message, request.clone());
         Some(request)

@@ -35,6 +35,8 @@ const QUERY_NETWORK_INTERFACE_INFO: u32 = 0x0014_01fc;
 #[derive(Default)]
 struct Before {
     any: bool,
+    /// Bytes of the frame that all of it is in.
+    frame_len: usize,
     session: SessionId,
     tree: TreeId,
     file: Option<Arc<Open>>,
@@ -116,7 +118,7 @@ impl Channel {
     }
 
     async fn frame(self: &Rc<Self>, frame: &mut [u8], verified: Option<Arc<Signer>>) -> After {
-        let mut sealed = None;
+        let (mut sealed, frame_len) = (None, frame.len());
         let mut message: &[u8] = frame;
         if frame.starts_with(&smb::crypto::TRANSFORM_ID) {
             let Some((session, range)) = self.unseal(frame) else { return After::Drop };
@@ -132,7 +134,7 @@ impl Channel {
         if self.consume(message).is_err() {
             return After::Drop;
         }
-        let mut before = Before { verified, ..Before::default() };
+        let mut before = Before { verified, frame_len, ..Before::default() };
         let mut reply = Reply::new(sealed.clone());
         for element in Compound::new(message) {
             let Ok(element) = element else { return After::Drop };
@@ -631,12 +633,7 @@ impl<'m> Exchange<'m> {
         }
         let under_way = match &self.waiting {
             Some(under_way) => under_way.clone(),
-            None => {
-                let begun = self.channel.begin(self.header.message_id, self.before.session);
-                let begun = begun.ok_or(NtStatus::INSUFFICIENT_RESOURCES)?;
-                self.waiting = Some(begun.clone());
-                begun
-            }
+            None => self.begin_to_wait()?,
         };
         if patience.is_zero() {
             self.tell_pending()?;
@@ -668,6 +665,14 @@ impl<'m> Exchange<'m> {
         }
     }
 
+    fn begin_to_wait(&mut self) -> Result<Rc<UnderWay>, NtStatus> {
+        let Before { session, frame_len, .. } = *self.before;
+        let begun = self.channel.begin(self.header.message_id, session, frame_len);
+        let begun = begun.ok_or(NtStatus::INSUFFICIENT_RESOURCES)?;
+        self.waiting = Some(begun.clone());
+        Ok(begun)
+    }
+
     /// Says that the answer will come later (STATUS_PENDING), once. In the middle of a compound a SET_INFO, which
     /// waits for other clients to give up what they cache, waits without a word: Linux renames so, and takes a
     /// refusal for an I/O error.
@@ -688,12 +693,7 @@ impl<'m> Exchange<'m> {
         }
         let under_way = match &self.waiting {
             Some(under_way) => under_way.clone(),
-            None => {
-                let begun = self.channel.begin(self.header.message_id, self.before.session);
-                let begun = begun.ok_or(NtStatus::INSUFFICIENT_RESOURCES)?;
-                self.waiting = Some(begun.clone());
-                begun
-            }
+            None => self.begin_to_wait()?,
         };
         self.interim = true;
         let sealed = self.reply.is_sealed().then(|| self.session().cloned().ok()).flatten();

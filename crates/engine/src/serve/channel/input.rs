@@ -161,6 +161,10 @@ impl Input {
                 return Ok(());
             }
         }
+        if len < DIRECT {
+            // There is room for it here: a buffer of its own it would have for as long as it waits.
+            return self.fill().await;
+        }
         // The rest of it comes straight to where it will be worked on.
         let buffers = &channel.pools().buffers;
         let lent = buffers.lend(len).or_else(|| {

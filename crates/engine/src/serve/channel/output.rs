@@ -13,7 +13,7 @@ use super::super::aside;
 use super::super::fs;
 use super::super::runtime::{self, Event, Socket};
 use super::super::transfer::{Pools, Progress, SendFile, TransferError};
-use super::backlog::{Account, Large, Making, TooMuch};
+use super::backlog::{Account, Large, Making, Taken, TooMuch};
 use super::{ChannelRef, reply, spare};
 
 /// One frame, or what is left of it.
@@ -109,6 +109,11 @@ impl Output {
     /// Memory for a request of `len` bytes, if there is some: `all` bounds it on all connections.
     pub(super) fn large(&self, len: usize, all: usize) -> Option<Large> {
         self.account.large(len, all)
+    }
+
+    /// So much of the memory of requests, if there is some: `all` bounds it on all connections.
+    pub(super) fn part(&self, len: usize, all: usize) -> Option<Taken> {
+        self.account.part(len, all)
     }
 
     /// Tells the server what waits in memory.

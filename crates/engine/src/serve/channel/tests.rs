@@ -8,7 +8,7 @@ use smb::crypto::{ABREAST, SecretKey};
 use smb::wire::Encode;
 use smb::wire::bare;
 use smb::wire::header::{Command, HEADER_LEN, Target};
-use smb::wire::{read, write};
+use smb::wire::{lock, read, write};
 use smb::{NtStatus, TreeId};
 
 use super::super::open::Open;
@@ -192,6 +192,84 @@ fn answer(client: &mut TcpStream) -> Vec<u8> {
     let mut answer = vec![0; u32::from_be_bytes(len) as usize];
     client.read_exact(&mut answer).unwrap();
     answer
+}
+
+/// A lock that another one of the same open is in the way of waits for ever, and so does whatever is behind it in its frame.
+#[test]
+fn requests_that_wait_keep_no_more_than_there_is_memory() {
+    const JUNK: usize = 30_000;
+    const COUNT: usize = 150;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut server, session, open) = opened(folder.path());
+    server.config.limits.memory = 1 << 20;
+    let server = Arc::new(server);
+    let (runtime, mut client) = serving(&server, &session);
+    let mut element = Vec::new();
+    let flags = lock::Flags::EXCLUSIVE;
+    lock::Element { offset: 0, length: 10, flags }.encode(&mut element);
+    let elements = lock::Elements::new(&element);
+    let body = lock::Request { file: open.file_id, elements, sequence: 0 };
+    let lock = |number| frame_of(&open, Command::Lock, number, 1, &body);
+    client.write_all(&lock(0)).unwrap();
+    assert_eq!(Header::parse(&answer(&mut client)).unwrap().status, NtStatus::SUCCESS);
+    let mut waiting = 0;
+    for number in 1..=COUNT {
+        let mut large = lock(number as u64);
+        large.resize(large.len() + JUNK, 0);
+        client.write_all(&framed(large)).unwrap();
+        match Header::parse(&answer(&mut client)).unwrap().status {
+            NtStatus::PENDING => waiting += 1,
+            refused => assert_eq!(refused, NtStatus::INSUFFICIENT_RESOURCES, "{number}"),
+        }
+    }
+    let kept = waiting * JUNK;
+    assert!(kept > 1 << 19 && kept < (1 << 20) + JUNK, "{waiting} of {COUNT}");
+    assert!(server.backlog().bytes() >= kept, "it is told");
+    // Those that are as they should be wait all the same.
+    client.write_all(&lock(COUNT as u64 + 1)).unwrap();
+    assert_eq!(Header::parse(&answer(&mut client)).unwrap().status, NtStatus::PENDING);
+    drop(client);
+    runtime.stop(Duration::from_secs(20));
+    assert_eq!(server.backlog().bytes(), 0);
+}
+
+/// Of a request that has come in two pieces, of which the second may never come.
+#[test]
+fn a_small_request_that_is_not_all_here_takes_no_buffer() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, session, open) = opened(folder.path());
+    let (runtime, mut client) = serving(&Arc::new(server), &session);
+    let mut first = frame_of(&open, Command::Echo, 0, 1, &bare::Request);
+    first.resize(first.len() + 20_000, 0);
+    let first = framed(first);
+    let (half, rest) = first.split_at(10_000);
+    client.write_all(half).unwrap();
+    let buffers = || {
+        let (tell, told) = mpsc::channel();
+        runtime.post(VectorId(0), move || {
+            tell.send(POOLS.with(|pools| pools.buffers.bytes())).unwrap();
+        });
+        told.recv_timeout(Duration::from_secs(60)).unwrap()
+    };
+    let received = || {
+        let (tell, told) = mpsc::channel();
+        runtime.post(VectorId(0), move || {
+            let bytes: u64 = CHANNELS
+                .with_borrow(|all| all.values().map(|channel| channel.shared.bytes().0).sum());
+            tell.send(bytes).unwrap();
+        });
+        told.recv_timeout(Duration::from_secs(60)).unwrap()
+    };
+    let until = Instant::now() + Duration::from_secs(60);
+    while received() < half.len() as u64 {
+        assert!(Instant::now() < until, "it does not come");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(buffers(), 0);
+    client.write_all(rest).unwrap();
+    assert_eq!(Header::parse(&answer(&mut client)).unwrap().status, NtStatus::SUCCESS);
+    assert_eq!(buffers(), 0);
+    runtime.stop(Duration::ZERO);
 }
 
 /// Of a WRITE whose data goes from the socket to the file, a part of which is there.
