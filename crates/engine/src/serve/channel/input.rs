@@ -1,9 +1,11 @@
 //! What comes in on a connection, cut into frames.
 
+use std::future::Future;
 use std::io;
 use std::ops::DerefMut;
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use smb::crypto::TRANSFORM_HEADER_LEN;
@@ -37,11 +39,20 @@ const WRITE_HEAD: usize = HEADER_LEN + 48;
 /// takes memory.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Of a large frame each so many bytes that have come give a second more.
+const A_SECOND: usize = 16 << 10;
+
 /// Of what waits for a client in memory at least this part, one in so many bytes, is to be taken within [`LEAST_FOR`].
 const LEAST_OF: usize = 8;
 
 /// How often a connection that has nothing looks whether others of its address have left room for it.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// How long a frame may take of which so many bytes have come. Who sends nothing, or next to nothing, has its memory for no
+/// longer than before.
+fn patience(received: usize) -> Duration {
+    PATIENCE + Duration::from_secs((received / A_SECOND) as u64)
+}
 
 /// The reading half of a channel.
 pub(super) struct Input {
@@ -210,10 +221,22 @@ impl Input {
         frame[..have].copy_from_slice(&self.bytes[self.start + LENGTH_LEN..self.end]);
         (self.start, self.end) = (0, 0);
         let (channel, gathered) = (&self.channel, &mut self.gathered);
-        let rest = channel.socket.recv_exact(&mut frame[have..], || gathered.serve(channel));
-        match runtime::timeout(rest, PATIENCE).await {
-            Ok(received) => received.map_err(Ending::from)?,
-            Err(_) => return Err(Ending::Nonsense("a request took too long to arrive")),
+        let began = runtime::now();
+        let mut clock = runtime::sleep_until(began + patience(0));
+        let mut at = have;
+        while at < frame.len() {
+            let mut more =
+                pin!(channel.socket.recv_or(&mut frame[at..], || gathered.serve(channel)));
+            let received = std::future::poll_fn(|context| match more.as_mut().poll(context) {
+                Poll::Ready(received) => Poll::Ready(Some(received)),
+                Poll::Pending => pin!(&mut clock).poll(context).map(|()| None),
+            });
+            match received.await {
+                Some(Ok(0)) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Some(received) => at += received?,
+                None => return Err(Ending::Nonsense("a request took too long to arrive")),
+            }
+            clock.reset(began + patience(at - have));
         }
         self.count(frame.len() - have);
         Ok(())
@@ -306,5 +329,26 @@ impl Input {
 
     fn serve(&self, frame: impl DerefMut<Target = [u8]> + 'static) {
         serve(&self.channel, frame, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds until a client is given up that sends so many bytes each second, or until it has sent all.
+    fn lasts(bytes_a_second: usize) -> u64 {
+        let given_up = |second: &u64| {
+            let received = bytes_a_second * usize::try_from(*second).unwrap();
+            received >= 8 << 20 || Duration::from_secs(*second) > patience(received)
+        };
+        (0..).find(given_up).unwrap()
+    }
+
+    #[test]
+    fn who_sends_slowly_has_the_time_that_it_takes_and_who_sends_nothing_has_not() {
+        assert_eq!(lasts(0), 121);
+        assert!(lasts(1000) < 130, "a byte now and then gives no time");
+        assert_eq!(lasts(20 << 10), (8u64 << 20).div_ceil(20 << 10), "all of it");
     }
 }
