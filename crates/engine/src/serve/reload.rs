@@ -11,6 +11,7 @@ use super::config::ShareConfig;
 use super::runtime::{Runtime, VectorId};
 use super::server::{Server, SharePoint};
 use super::start::{NotStarted, points};
+use super::users::may_stay;
 
 /// How long a loop may take to do its part.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -70,12 +71,7 @@ fn part(server: &Server, gone: &[Arc<SharePoint>]) -> usize {
     let users = server.users.read().unwrap_or_else(PoisonError::into_inner).clone();
     let mut ended = 0;
     for session in server.all_sessions() {
-        let who = session.identity();
-        let named = !who.guest && !who.anonymous;
-        let known = users.get(&who.user).filter(|_| named);
-        let may_stay = known.as_ref().map_or(who.vouched, |user| !user.disabled);
-        session.user_ends(known.and_then(|user| user.expires));
-        if named && !may_stay {
+        if !may_stay(&users, &session) {
             server.end_session(&session, false);
             ended += 1;
             continue;

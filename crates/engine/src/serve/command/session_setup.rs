@@ -19,7 +19,7 @@ use super::super::config::Demand;
 use super::super::runtime;
 use super::super::server::{self, Server};
 use super::super::session::{Beginning, Identity, Session};
-use super::super::users::KnownUsers;
+use super::super::users::{KnownUsers, must_stay};
 use super::Answer;
 
 /// Set-ups that a connection may have begun and not ended, those included that a thread is at.
@@ -309,6 +309,7 @@ fn done(
                 keys: keys.as_ref(),
             }));
             server.add_session(&session)?;
+            must_stay(&server, x.channel.peer, &session)?;
             end_previous(x, request, &session);
             server.audit(x.channel.peer, &session, "logged on");
             let signer = keys.map(|keys| Signer::new(agreed.signing, &keys.signing));
@@ -320,6 +321,7 @@ fn done(
             // guest's, that has none, cannot get any now.
             let same = identity.same_user(&bound.session.identity());
             bound.session.renewed(identity, expires, user_expires);
+            must_stay(&server, x.channel.peer, &bound.session)?;
             let how = if same { "logged on again" } else { "took a session over" };
             server.audit(x.channel.peer, &bound.session, how);
             x.bound = Some(bound.clone());
