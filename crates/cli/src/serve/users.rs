@@ -171,11 +171,11 @@ impl Beside {
                     return Err(e);
                 }
                 Ok(_) if strange == STRANGE_MAX => return Err(ErrorKind::AlreadyExists.into()),
-                _ => {
-                    strange += 1;
-                    std::fs::remove_file(&path)?;
-                }
+                // If it cannot be put out of the way, what was wrong at first is to be told.
+                Err(e) => std::fs::remove_file(&path).map_err(|_| e)?,
+                Ok(_) => std::fs::remove_file(&path)?,
             }
+            strange += 1;
         }
     }
 
@@ -196,10 +196,11 @@ impl Drop for Beside {
     }
 }
 
-/// Whether nobody but us can open a file, and it has no other name.
+/// Whether nobody but us can open a file, and it has one name.
 fn is_ours_alone(about: &Metadata) -> bool {
     let is_ours = about.is_file() && about.uid() == sys::call::geteuid();
-    is_ours && about.mode() & 0o077 == 0 && about.nlink() == 1
+    // None, if whoever had it has removed it since.
+    is_ours && about.mode() & 0o077 == 0 && about.nlink() <= 1
 }
 
 /// Whether this file is what the path leads to.
@@ -544,7 +545,8 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&other).unwrap(), "theirs");
         assert_eq!(read(&path).unwrap().len(), 3);
         std::fs::create_dir(&beside).unwrap();
-        assert!(act(Action::Disable(named("ann", &path))).is_err());
+        let error = act(Action::Disable(named("ann", &path))).unwrap_err();
+        assert!(format!("{error:#}").contains("Is a directory"), "{error:#}");
     }
 
     #[test]
