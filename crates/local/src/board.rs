@@ -19,6 +19,7 @@ use sys::diag;
 use sys::lock;
 use sys::map::{Access, Map, MapError};
 use sys::memory_group::MemoryLimit;
+use sys::pids;
 use sys::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::spin::UNKNOWN;
@@ -53,17 +54,12 @@ fn netns() -> Result<u64, MapError> {
     }
 }
 
-/// The namespace of our process numbers; 0: it is not known.
-fn pids() -> u64 {
-    inode_of(c"/proc/self/ns/pid").unwrap_or(0)
-}
-
 /// Whether process numbers are those of a namespace of our own, as a container has them. `false` also if it is not known.
 #[must_use]
 pub fn is_in_container() -> bool {
     // PROC_PID_INIT_INO of `linux/proc_ns.h`.
     const HOST: u64 = 0xefff_fffc;
-    ![0, HOST].contains(&pids())
+    ![0, HOST].contains(&pids::own())
 }
 
 /// The inode number of what is there, or of what a link there leads to.
@@ -370,8 +366,6 @@ pub struct Board {
     is_shared: bool,
     /// It is for all network namespaces.
     is_across: bool,
-    /// See [`Slot::pids`].
-    pids: AtomicU64,
     /// What binds our memory. Asked when we join and never again, for the reason that [`Self::bound`] has.
     pub(crate) memory_limit: Option<MemoryLimit>,
     /// What the program was called when it joined: by that rules know it, whatever its threads call themselves later.
@@ -419,7 +413,6 @@ impl Board {
             owner: call::geteuid(),
             is_shared: matches!(access, Access::Member(_)),
             is_across: netns == 0,
-            pids: AtomicU64::new(pids()),
             memory_limit: MemoryLimit::own(),
             name: call::comm(),
         })
@@ -444,7 +437,7 @@ impl Board {
         let theirs = self.map.slot(slot).pids.load(Ordering::Relaxed);
         // On a board of one user, who are in one namespace unless told otherwise, no answer is the same answer.
         let may_be_unknown = !self.is_across && !self.is_shared;
-        theirs == self.pids.load(Ordering::Relaxed) && (theirs != 0 || may_be_unknown)
+        theirs == pids::own() && (theirs != 0 || may_be_unknown)
     }
 
     /// Whether nothing there means anything any more: see [`Map::is_spoiled`].
@@ -647,11 +640,7 @@ impl Board {
         slot.generation.fetch_add(1, Ordering::Relaxed);
         slot.pid.store(call::getpid(), Ordering::Relaxed);
         slot.uid.store(call::geteuid(), Ordering::Relaxed);
-        if self.is_across || self.is_shared {
-            // What we were forked from may have made a namespace for us.
-            self.pids.store(pids(), Ordering::Relaxed);
-        }
-        slot.pids.store(self.pids.load(Ordering::Relaxed), Ordering::Relaxed);
+        slot.pids.store(pids::own(), Ordering::Relaxed);
         slot.bound.store(self.bound.load(Ordering::Relaxed), Ordering::Relaxed);
         slot.memory_group
             .store(self.memory_limit.map_or(0, |limit| limit.group), Ordering::Relaxed);

@@ -428,25 +428,6 @@ impl Conn {
         })
     }
 
-    /// Says so when this is the first use of an inherited connection: from now on doorbells only. A
-    /// child that inherits connections and never touches them costs their owner nothing.
-    #[inline]
-    pub(super) fn note_fork(&self, w: &World, half: &Half) {
-        let forks = w.forks.load(Ordering::Relaxed);
-        if self.half_forks.load(Ordering::Relaxed) != forks {
-            self.half_forks.store(forks, Ordering::Relaxed);
-            let inherited = w.board.slot() != Some(half.slot.load(Ordering::Relaxed));
-            if inherited && half.users.load(Ordering::Relaxed) > 1 {
-                half.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
-                let was = Self::wait_word(half);
-                self.arm_cold(w, half);
-                if let Some((_, peer)) = self.halves(w) {
-                    self.end_own_naps(w, was, peer);
-                }
-            }
-        }
-    }
-
     /// A send on TCP begins; `false`: the connection has been attached meanwhile, use the ring.
     #[must_use]
     pub fn tcp_send_begins(&self) -> bool {

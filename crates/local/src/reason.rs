@@ -123,4 +123,6 @@ reasons! {
     /// The listener that it came to began to listen when there was no engine, so that its clients on other hosts are not told
     /// that it speaks SMC.
     NotAsked = 36, "from another host, and the server began to listen before the engine ran: start it again";
+    /// A forked child in another namespace of processes uses it too: who of the two holds a lock neither can know of the other.
+    Namespace = 37, "shared with a child in another namespace of processes (container)";
 }

@@ -140,6 +140,13 @@ mod calls {
         // SAFETY: zeroed is a valid `stat`, and the kernel has filled it.
         Ok(unsafe { stat.assume_init() })
     }
+    /// Follows links.
+    pub fn stat(path: &CStr) -> Result<libc::stat> {
+        let mut stat = MaybeUninit::<libc::stat>::zeroed();
+        call!(SYS_newfstatat, libc::AT_FDCWD, path.as_ptr(), stat.as_mut_ptr(), 0)?;
+        // SAFETY: zeroed is a valid `stat`, and the kernel has filled it.
+        Ok(unsafe { stat.assume_init() })
+    }
     pub fn ftruncate(fd: i32, len: i64) -> Result<()> {
         call!(SYS_ftruncate, fd, len).map(drop)
     }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 
 use crate::sync::{AtomicU32, Ordering};
-use crate::{call, foreign, handler, lent};
+use crate::{call, foreign, handler, lent, pids};
 
 mod owner;
 
@@ -12,20 +12,25 @@ thread_local! {
     static TID: Cell<u32> = const { Cell::new(0) };
 }
 
-/// This thread's id, asked once.
+/// Bits of an id of a thread: as many as the largest has that the kernel gives (`PID_MAX_LIMIT`).
+const TID_BITS: u32 = 22;
+
+/// Who this thread is to the locks, asked once: its id, and above it a mark of the namespace that this is of. Processes of
+/// two namespaces may share a lock over a fork, and each may have a thread of the same id.
 #[must_use]
 #[inline]
 pub fn tid() -> u32 {
     TID.with(|tid| {
         if tid.get() == 0 {
-            tid.set(call::gettid());
+            tid.set(call::gettid() | pids::mark(pids::own()) << TID_BITS);
         }
         tid.get()
     })
 }
 
-/// To be called in a forked child: its thread id is another one.
+/// To be called in a forked child: its thread id is another one, and may be of another namespace.
 pub fn forget_tid() {
+    pids::forked();
     TID.with(|tid| tid.set(0));
 }
 
@@ -351,6 +356,19 @@ mod tests {
         assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
     }
 
+    #[test]
+    fn who_has_the_same_number_elsewhere_is_somebody_else() {
+        let theirs = tid() ^ (1 << TID_BITS);
+        let word = AtomicU32::new(theirs);
+        free_if_left(&word);
+        free_if_dead(&word, theirs);
+        // Nor is anything known of one that nobody has here.
+        let gone = theirs | ((1 << TID_BITS) - 1);
+        let other = AtomicU32::new(gone);
+        free_if_dead(&other, gone);
+        assert_eq!([&word, &other].map(|word| word.load(Ordering::Relaxed)), [theirs, gone]);
+    }
+
     /// Words in memory that a forked child has too.
     fn words() -> &'static [AtomicU32] {
         let common: &'static crate::common::Common = Box::leak(Box::default());
@@ -372,7 +390,7 @@ mod tests {
         drop(borrowed);
         assert!(lock_own(&word, &lent, true).is_some());
         // By one that has been killed.
-        lent.store(i32::MAX.cast_unsigned(), Ordering::Relaxed);
+        lent.store(tid() | ((1 << TID_BITS) - 1), Ordering::Relaxed);
         assert!(lock_of(&word, &lent).is_some());
     }
 

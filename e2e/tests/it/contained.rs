@@ -178,3 +178,54 @@ fn a_library_that_is_not_there() {
     assert!(told.contains("though LD_PRELOAD names"), "{told}");
     assert!(told.contains("stays on TCP"), "{told}");
 }
+
+/// A program that connects, and shares its connection with a child whose numbers are those of a namespace of its own: here
+/// each of them is the first there. Both write, and the reader says what has come.
+const SHARED: &str = r#"
+import ctypes, os, socket
+N = 60000
+listener = socket.create_server(("127.0.0.1", 0))
+if os.fork() == 0:
+    s, _ = listener.accept()
+    for _ in range(8):
+        s.sendall(s.recv(100, socket.MSG_WAITALL))
+    got = bytearray()
+    while part := s.recv(1 << 20):
+        got += part
+    print(*(got.count(who) for who in (b"p", b"c")), len(got), flush=True)
+    os._exit(0)
+c = socket.create_connection(listener.getsockname())
+for _ in range(8):
+    c.sendall(b"x" * 100)
+    assert c.recv(100, socket.MSG_WAITALL) == b"x" * 100
+CLONE_NEWPID = 0x20000000
+assert ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWPID) == 0
+child = os.fork()
+assert (os.getpid() if child else 1) == os.getpid() == 1
+word = b"p" if child else b"c"
+for _ in range(N):
+    c.sendall(word)
+if child == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+c.close()
+os.wait()
+"#;
+
+/// Words in shared memory by which processes keep each other from writing at the same place have numbers of theirs in them.
+#[test]
+fn a_connection_is_shared_with_a_child_that_has_numbers_of_its_own() {
+    if !possible() {
+        return;
+    }
+    let dir = BoardDir::new();
+    let mut all = contained(":");
+    all.arg("env").arg(format!("SHUNT_DIR={}", dir.path().display()));
+    all.arg(format!("LD_PRELOAD={}", e2e::run::library().display()));
+    all.args(["python3", "-c", SHARED]);
+    let got = outcome(&mut all, LIMIT);
+    assert!(got.ok(), "{}{:?}", got.err, got.hung);
+    assert!(dir.attached() > 0, "{}", dir.summary());
+    assert_eq!(got.out, "60000 60000 120000\n", "{}", dir.summary());
+    crate::reasons::assert_counted(&dir, local::Reason::Namespace, "a child that writes");
+}

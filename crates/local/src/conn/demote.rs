@@ -531,7 +531,10 @@ impl Conn {
                 let sends = Self::is_sending(peer);
                 if Self::is_others(w, peer) {
                     is_others = true;
-                    deadline = Self::waits_for_others(w, begun);
+                    // Of a namespace it is not waited for: nothing would go wrong at once.
+                    if reason != Reason::Namespace {
+                        deadline = Self::waits_for_others(w, begun);
+                    }
                     continue;
                 }
                 // Behind what was not read of TCP there may be no room until it is, and it is ours to read. The peer, once it

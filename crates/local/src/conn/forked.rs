@@ -1,9 +1,11 @@
 //! Connections over a fork: who holds them after it, and what a child makes of calls in which other threads were, of
 //! which it has none.
 
+use sys::abi::SLOTS;
+use sys::pids;
 use sys::sync::fence;
 
-use super::{AtomicU32, AtomicU64, Conn, Half, Ordering, Phase, Reason, World, call};
+use super::{AtomicU32, AtomicU64, Conn, Half, Ordering, Phase, Reason, World, call, flag};
 use crate::holders;
 
 /// Of `Conn::holders`: another process may hold it, and nobody counts.
@@ -144,8 +146,13 @@ impl Conn {
     /// For an inherited connection it is a use as any other.
     #[must_use]
     pub fn is_watched_with_others(&self, w: &World) -> bool {
-        if let Some((_, half)) = self.my_half(w) {
-            self.note_fork(w, half);
+        let forks = w.forks.load(Ordering::Relaxed);
+        if let Some((_, half)) = self.my_half(w)
+            && self.half_forks.load(Ordering::Relaxed) != forks
+            && self.is_used_after_fork(w, half)
+        {
+            // Whoever moves something first goes back to TCP: not in the middle of a change of a set.
+            self.half_forks.store(forks.wrapping_sub(1), Ordering::Relaxed);
         }
         self.is_shared(w)
     }
@@ -198,6 +205,39 @@ impl Conn {
         has_waited(&self.held, &self.held_until, call::now_ns)
     }
 
+    /// Says so when this is the first use of an inherited connection: from now on doorbells only. A
+    /// child that inherits connections and never touches them costs their owner nothing.
+    #[inline]
+    pub(super) fn note_fork(&'static self, w: &World, half: &Half) {
+        if self.half_forks.load(Ordering::Relaxed) != w.forks.load(Ordering::Relaxed)
+            && self.is_used_after_fork(w, half)
+        {
+            // Who is killed in the middle of a call would hold a lock for ever: nobody can know that he does not live.
+            let fd = self.fd.load(Ordering::Relaxed).cast_signed();
+            // For people, who are told why: a child has no slot yet.
+            let _ = w.board.ensure_slot();
+            if !self.demote(w, fd, Reason::Namespace) {
+                self.thaw(w);
+            }
+        }
+    }
+
+    /// Answers whether it is not to be shared for long.
+    #[cold]
+    fn is_used_after_fork(&self, w: &World, half: &Half) -> bool {
+        let is_shared = is_inherited(w, half) && half.users.load(Ordering::Relaxed) > 1;
+        if is_shared {
+            half.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
+            let was = Self::wait_word(half);
+            self.arm_cold(w, half);
+            if let Some((_, peer)) = self.halves(w) {
+                self.end_own_naps(w, was, peer);
+            }
+        }
+        self.half_forks.store(w.forks.load(Ordering::Relaxed), Ordering::Relaxed);
+        is_shared && self.phase() == Phase::Attached && is_from_elsewhere(w, half)
+    }
+
     /// To be called in a forked child, whose only thread is in these calls; descriptors are to be counted into
     /// [`Self::refs`] after this. What else waits or holds a lock does so in the parent: here nobody would ever end it,
     /// and the connection would stay open after its last descriptor, and full of doorbells that all leave to a sleeper.
@@ -245,6 +285,12 @@ fn has_waited(held: &AtomicU32, until: &AtomicU64, now: impl FnOnce() -> u64) ->
 fn word(w: &World, number: u32) -> Option<&AtomicU32> {
     let at = number.checked_sub(1).filter(|_| number != UNCOUNTED)?;
     w.common.words()?.get(at as usize)
+}
+
+/// Whether who has made a half has his number in another namespace than we have ours.
+fn is_from_elsewhere(w: &World, half: &Half) -> bool {
+    let slot = half.slot.load(Ordering::Relaxed);
+    (slot as usize) < SLOTS && w.board.map.slot(slot).pids.load(Ordering::Relaxed) != pids::own()
 }
 
 /// Whether a half is that of the process that we were forked from.

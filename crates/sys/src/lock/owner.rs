@@ -4,14 +4,20 @@
 use std::ffi::CStr;
 use std::io::Write;
 
+use super::{TID_BITS, tid};
 use crate::call;
 
 /// Bytes of a line of `/proc` up to the state of a thread, and more.
 const HEAD: usize = 256;
 
+/// Whether who holds a lock has not ended, as far as can be known: of one in another namespace of processes nothing can.
+pub(super) fn lives(owner: u32) -> bool {
+    (owner ^ tid()) >> TID_BITS != 0 || exists(owner & ((1 << TID_BITS) - 1))
+}
+
 /// Whether a thread has not ended. Who was killed still [exists](call::thread_exists) until its parent has asked how it has
 /// ended, and the parent may be the very one that waits.
-pub(super) fn lives(tid: u32) -> bool {
+fn exists(tid: u32) -> bool {
     if !call::thread_exists(tid) {
         return false;
     }
@@ -75,18 +81,18 @@ mod tests {
         let child = ended();
         let tid = child.cast_unsigned();
         assert!(call::thread_exists(tid));
-        assert!(!lives(tid));
+        assert!(!exists(tid));
         assert_eq!(state_of(tid), Some(b'Z'));
         // SAFETY: our child.
         assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
-        assert!(!lives(tid) && state_of(tid).is_none());
+        assert!(!exists(tid) && state_of(tid).is_none());
     }
 
     #[test]
     fn threads_of_ours_live() {
         let alive = || {
             let tid = call::gettid();
-            lives(tid) && state_of(tid) == Some(b'R')
+            exists(tid) && lives(super::super::tid()) && state_of(tid) == Some(b'R')
         };
         assert!(alive());
         assert!(std::thread::spawn(alive).join().expect("no panic"));
