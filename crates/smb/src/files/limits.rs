@@ -11,7 +11,9 @@ pub struct Limits {
     pub locks_per_open: u32,
     /// Byte-range locks of one file, granted and waited for.
     pub locks_per_file: usize,
-    /// Opens that wait for one file.
+    /// Byte-range locks in this shard, granted and waited for: of some 200 bytes each.
+    pub locks: usize,
+    /// Opens that wait for one file, and locks of one file that are waited for.
     pub waiters_per_file: usize,
     /// How long a client has to acknowledge a break, in milliseconds (MS-SMB2 3.3.2.1: 35 seconds).
     pub break_timeout_ms: u64,
@@ -25,7 +27,8 @@ impl Default for Limits {
             opens: 1 << 18,
             opens_per_file: 1 << 14,
             locks_per_open: 1 << 16,
-            locks_per_file: 1 << 20,
+            locks_per_file: 1 << 18,
+            locks: 1 << 18,
             waiters_per_file: 1 << 12,
             break_timeout_ms: 35_000,
             directory_leases: true,

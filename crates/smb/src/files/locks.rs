@@ -1,12 +1,20 @@
 //! Byte-range locks (MS-SMB2 3.3.5.14, MS-FSA 2.1.5.7, 2.1.5.8).
 //!
-//! Locks stand in one ordered map, by kind, stream, **class** and start. The class of a lock is the number of
-//! bits of its length; so the locks of a class that may overlap a range begin within a known distance before
-//! it, however long other locks are. A search looks at the classes that have a lock, at most 65.
+//! Locks stand in one ordered map, by kind, stream, **class** and start; those that are the same are one entry with a
+//! count. The class of a lock is the number of bits of its length; so the locks of a class that may overlap a range
+//! begin within a known distance before it, however long other locks are. A search looks at the classes that have a
+//! lock, at most 65.
+//!
+//! What is searched must not depend on how many locks others have put there, as the file's shard waits meanwhile. Of
+//! exclusive locks, which do not overlap each other, at most two of a class begin before a range and may still end
+//! before it. Shared ones may be any number: the class is divided into **buckets** by start, each half as long as the
+//! longest lock, and so no longer than the shortest one. A lock that begins in the bucket of the range's first byte,
+//! no later than that byte, reaches it; of each of the two buckets before, the last byte that is locked tells.
 
 mod sequence;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::RangeInclusive;
 
 use bitflags::bitflags;
 
@@ -43,20 +51,24 @@ pub struct LockElement {
     pub flags: LockFlags,
 }
 
+/// A lock, and its place among others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct At {
     exclusive: bool,
     stream: u64,
     class: u8,
     start: u64,
-    /// Locks of one range stay in the order in which they came.
-    sequence: u64,
+    length: u64,
+    open: OpenId,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Lock {
-    open: OpenId,
-    length: u64,
+/// The last byte of a shared lock, among those of its bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct End {
+    stream: u64,
+    class: u8,
+    bucket: u64,
+    last: u64,
 }
 
 /// A lock that is wanted, or a range that is to be read or written.
@@ -74,16 +86,43 @@ const CLASSES: usize = 65;
 
 #[derive(Debug)]
 pub(super) struct Locks {
-    held: BTreeMap<At, Lock>,
-    /// How many there are of each class, shared and exclusive.
+    /// How many there are of each.
+    held: BTreeMap<At, u32>,
+    /// The same, by whose they are.
+    owned: BTreeSet<(OpenId, At)>,
+    /// How many of those in `held` end there.
+    ends: BTreeMap<End, u32>,
+    /// How many in `held` there are of each class, shared and exclusive.
     counts: [[u32; CLASSES]; 2],
-    next: u64,
+    /// How many locks there are.
+    total: usize,
     queue: VecDeque<(Waiter, Wanted)>,
 }
 
 impl Default for Locks {
     fn default() -> Self {
-        Self { held: BTreeMap::new(), counts: [[0; CLASSES]; 2], next: 0, queue: VecDeque::new() }
+        Self {
+            held: BTreeMap::new(),
+            owned: BTreeSet::new(),
+            ends: BTreeMap::new(),
+            counts: [[0; CLASSES]; 2],
+            total: 0,
+            queue: VecDeque::new(),
+        }
+    }
+}
+
+impl At {
+    /// Before all of that class that begin at `start` or later.
+    const fn before(exclusive: bool, stream: u64, class: u8, start: u64) -> Self {
+        Self { exclusive, stream, class, start, length: 0, open: OpenId(0) }
+    }
+
+    /// Where it ends, if that is to be known.
+    fn end(&self) -> Option<End> {
+        let bits = self.class.checked_sub(1).filter(|_| !self.exclusive)?;
+        let last = last(self.start, self.length)?;
+        Some(End { stream: self.stream, class: self.class, bucket: self.start >> bits, last })
     }
 }
 
@@ -144,54 +183,84 @@ fn kind(elements: &[LockElement]) -> Result<Kind, NtStatus> {
 
 impl Locks {
     pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.total == 0
     }
 
     pub(super) fn len(&self) -> usize {
-        self.held.len()
+        self.total
     }
 
     pub(super) fn waiting(&self) -> usize {
         self.queue.len()
     }
 
-    fn total(&self) -> usize {
-        self.held.len() + self.queue.len()
+    /// Those that are had and those that are waited for.
+    pub(super) fn all(&self) -> usize {
+        self.total + self.queue.len()
     }
 
     /// Whether there is a lock on this stream.
     pub(super) fn any_of(&self, stream: u64) -> bool {
         [false, true].into_iter().any(|exclusive| {
-            let first = At { exclusive, stream, class: 0, start: 0, sequence: 0 };
-            self.held
-                .range(first..)
-                .next()
-                .is_some_and(|(at, _)| at.exclusive == exclusive && at.stream == stream)
+            let next = self.held.range(At::before(exclusive, stream, 0, 0)..).next();
+            next.is_some_and(|(at, _)| at.exclusive == exclusive && at.stream == stream)
         })
     }
 
-    /// Whether a lock of one kind overlaps a range and belongs to one who is `other`.
-    fn is_met(&self, exclusive: bool, wanted: &Wanted, other: impl Fn(OpenId) -> bool) -> bool {
+    /// The classes that have a lock of one kind.
+    fn classes(&self, exclusive: bool) -> impl Iterator<Item = u8> {
+        let counts = &self.counts[usize::from(exclusive)];
+        (0..).zip(counts).filter(|(_, count)| **count > 0).map(|(class, _)| class)
+    }
+
+    /// The locks of a class that begin there.
+    fn begin(
+        &self,
+        exclusive: bool,
+        stream: u64,
+        class: u8,
+        starts: RangeInclusive<u64>,
+    ) -> impl Iterator<Item = &At> {
+        let (low, high) = starts.into_inner();
+        let first = At::before(exclusive, stream, class, low);
+        let past = At { length: u64::MAX, open: OpenId(u64::MAX), ..first };
+        let past = At { start: high, ..past };
+        // A map does not take a range that ends before it begins.
+        (low <= high).then(|| self.held.range(first..=past).map(|(at, _)| at)).into_iter().flatten()
+    }
+
+    /// Whether an exclusive lock overlaps a range and belongs to one who is `other`.
+    fn meets_exclusive(&self, wanted: &Wanted, other: impl Fn(OpenId) -> bool) -> bool {
         let Some(high) = last(wanted.start, wanted.length) else { return false };
         let range = (wanted.start, wanted.length);
-        (0..CLASSES).any(|class| {
-            if self.counts[usize::from(exclusive)][class] == 0 {
-                return false;
-            }
-            let low = wanted.start.saturating_sub(longest(class));
-            if low > high {
-                return false;
-            }
-            let at = |start, sequence| At {
-                exclusive,
-                stream: wanted.stream,
-                class: u8::try_from(class).unwrap_or(u8::MAX),
-                start,
-                sequence,
+        self.classes(true).any(|class| {
+            // Those of no bytes may be many at one place: at the first byte they are before it.
+            let low = match class {
+                0 => wanted.start.saturating_add(1),
+                _ => wanted.start.saturating_sub(longest(class.into())),
             };
-            self.held
-                .range(at(low, 0)..=at(high, u64::MAX))
-                .any(|(at, lock)| other(lock.open) && overlap((at.start, lock.length), range))
+            self.begin(true, wanted.stream, class, low..=high)
+                .any(|at| other(at.open) && overlap((at.start, at.length), range))
+        })
+    }
+
+    /// Whether a shared lock overlaps a range.
+    fn meets_shared(&self, wanted: &Wanted) -> bool {
+        let Some(high) = last(wanted.start, wanted.length) else { return false };
+        let stream = wanted.stream;
+        self.classes(false).any(|class| {
+            let begins = |low| self.begin(false, stream, class, low..=high).next().is_some();
+            let Some(bits) = class.checked_sub(1) else {
+                return begins(wanted.start.saturating_add(1));
+            };
+            let bucket = wanted.start >> bits;
+            let reaches = |bucket: u64| {
+                let first = End { stream, class, bucket, last: 0 };
+                let mut ends = self.ends.range(first..=End { last: u64::MAX, ..first });
+                ends.next_back().is_some_and(|(end, _)| end.last >= wanted.start)
+            };
+            begins(bucket << bits)
+                || (1..=2).any(|back| bucket.checked_sub(back).is_some_and(reaches))
         })
     }
 
@@ -199,10 +268,10 @@ impl Locks {
     fn conflicts(&self, wanted: &Wanted) -> bool {
         if wanted.exclusive {
             // Not even beside one's own.
-            return self.is_met(true, wanted, |_| true) || self.is_met(false, wanted, |_| true);
+            return self.meets_exclusive(wanted, |_| true) || self.meets_shared(wanted);
         }
         // Who has the range exclusively may have it shared as well.
-        self.is_met(true, wanted, |open| open != wanted.open)
+        self.meets_exclusive(wanted, |open| open != wanted.open)
     }
 
     /// Whether reading or writing a range is kept from an open (MS-FSA 2.1.4.10).
@@ -218,27 +287,47 @@ impl Locks {
         }
         let wanted = Wanted { open, stream, start, length, exclusive: write };
         // Nobody writes to a range that is locked shared, not even who has locked it.
-        self.is_met(true, &wanted, |other| other != open)
-            || (write && self.is_met(false, &wanted, |_| true))
+        self.meets_exclusive(&wanted, |other| other != open)
+            || (write && self.meets_shared(&wanted))
     }
 
     fn insert(&mut self, wanted: &Wanted) -> At {
-        let at = At {
-            exclusive: wanted.exclusive,
-            stream: wanted.stream,
-            class: class(wanted.length),
-            start: wanted.start,
-            sequence: self.next,
-        };
-        self.next += 1;
-        self.held.insert(at, Lock { open: wanted.open, length: wanted.length });
-        self.counts[usize::from(at.exclusive)][usize::from(at.class)] += 1;
+        let &Wanted { open, stream, start, length, exclusive } = wanted;
+        let at = At { exclusive, stream, class: class(length), start, length, open };
+        let count = self.held.entry(at).or_insert(0);
+        *count += 1;
+        self.total += 1;
+        if *count == 1 {
+            self.owned.insert((open, at));
+            self.counts[usize::from(exclusive)][usize::from(at.class)] += 1;
+            if let Some(end) = at.end() {
+                *self.ends.entry(end).or_insert(0) += 1;
+            }
+        }
         at
     }
 
     fn remove(&mut self, at: At) {
-        if self.held.remove(&at).is_some() {
-            self.counts[usize::from(at.exclusive)][usize::from(at.class)] -= 1;
+        let Some(count) = self.held.get_mut(&at) else { return };
+        if *count > 1 {
+            *count -= 1;
+            self.total -= 1;
+        } else {
+            self.owned.remove(&(at.open, at));
+            self.forget(at);
+        }
+    }
+
+    /// Forgets all locks of an entry, which is in `owned` no more.
+    fn forget(&mut self, at: At) {
+        self.total -= self.held.remove(&at).map_or(0, |count| count as usize);
+        self.counts[usize::from(at.exclusive)][usize::from(at.class)] -= 1;
+        let Some(end) = at.end() else { return };
+        if let Some(count) = self.ends.get_mut(&end) {
+            *count -= 1;
+            if *count == 0 {
+                self.ends.remove(&end);
+            }
         }
     }
 
@@ -278,10 +367,13 @@ impl Locks {
         for wanted in all {
             let refused = if !is_valid(wanted.start, wanted.length) {
                 Some(NtStatus::INVALID_LOCK_RANGE)
-            } else if *held >= limits.locks_per_open || self.total() >= limits.locks_per_file {
+            } else if *held >= limits.locks_per_open || self.all() >= limits.locks_per_file {
                 Some(NtStatus::INSUFFICIENT_RESOURCES)
             } else if self.conflicts(&wanted) {
                 if let Some(waiter) = waiter {
+                    if self.queue.len() >= limits.waiters_per_file {
+                        return LockOutcome::Refused(NtStatus::INSUFFICIENT_RESOURCES);
+                    }
                     self.queue.push_back((waiter, wanted));
                     *held += 1;
                     return LockOutcome::Wait;
@@ -323,20 +415,12 @@ impl Locks {
         LockOutcome::Done
     }
 
-    /// The oldest lock of exactly this range: an exclusive one before the shared ones it carries.
+    /// A lock of exactly this range: an exclusive one before the shared ones it carries.
     fn find(&self, open: OpenId, stream: u64, element: &LockElement) -> Option<At> {
-        [true, false].into_iter().find_map(|exclusive| {
-            let at = |sequence| At {
-                exclusive,
-                stream,
-                class: class(element.length),
-                start: element.offset,
-                sequence,
-            };
-            let mut same = self.held.range(at(0)..=at(u64::MAX));
-            same.find(|(_, lock)| lock.open == open && lock.length == element.length)
-                .map(|(at, _)| *at)
-        })
+        let &LockElement { offset: start, length, .. } = element;
+        let class = class(length);
+        let of = |exclusive| At { exclusive, stream, class, start, length, open };
+        [true, false].map(of).into_iter().find(|at| self.held.contains_key(at))
     }
 
     /// Grants what is free by now, in the order in which it was asked for.
@@ -361,13 +445,13 @@ impl Locks {
 
     /// All that an open has or waits for.
     pub(super) fn remove_open(&mut self, open: OpenId, cancelled: &mut dyn FnMut(Waiter)) {
-        let counts = &mut self.counts;
-        self.held.retain(|at, lock| {
-            if lock.open == open {
-                counts[usize::from(at.exclusive)][usize::from(at.class)] -= 1;
-            }
-            lock.open != open
-        });
+        let first = At::before(false, 0, 0, 0);
+        let mine = self.owned.range((open, first)..).take_while(|(owner, _)| *owner == open);
+        let mine: Vec<_> = mine.copied().collect();
+        for mine in mine {
+            self.owned.remove(&mine);
+            self.forget(mine.1);
+        }
         self.queue.retain(|(waiter, wanted)| {
             if wanted.open == open {
                 cancelled(*waiter);

@@ -42,6 +42,8 @@ pub struct Shard {
     files: Vec<File>,
     free: Vec<usize>,
     opens: usize,
+    /// Byte-range locks, granted and waited for.
+    locks: usize,
     /// (when, device, inode), at most one of each file: what [`expire`](Self::expire) looks at. There may be
     /// nothing to expire any more when the time comes.
     deadlines: BTreeSet<(u64, u64, u64)>,
@@ -57,6 +59,7 @@ impl Shard {
             files: Vec::new(),
             free: Vec::new(),
             opens: 0,
+            locks: 0,
             deadlines: BTreeSet::new(),
         }
     }
@@ -312,6 +315,7 @@ impl Shard {
         waiter: Waiter,
         fx: &mut Effects,
     ) -> LockOutcome {
+        let room = self.limits.locks.saturating_sub(self.locks);
         let outcome = self.with_open(key, open, |file, at, limits| {
             let opened = &mut file.opens[at];
             if opened.directory {
@@ -319,7 +323,9 @@ impl Shard {
             }
             let owner = (open, opened.stream);
             let locks = file.locks.get_or_insert_with(Box::<Locks>::default);
-            let outcome = locks.request(owner, elements, waiter, &mut opened.locks, limits);
+            let most = limits.locks_per_file.min(locks.all() + room);
+            let fewer = Limits { locks_per_file: most, ..*limits };
+            let outcome = locks.request(owner, elements, waiter, &mut opened.locks, &fewer);
             if elements.first().is_some_and(|e| e.flags == LockFlags::UNLOCK) {
                 // Those before one that is wrong have been unlocked all the same.
                 file.grant_locks(fx);
@@ -336,14 +342,15 @@ impl Shard {
     /// [`Effects::locked`] of some call.
     pub fn cancel_lock(&mut self, key: FileKey, waiter: Waiter) -> bool {
         let Some(slot) = self.find(key) else { return false };
-        let file = &mut self.files[slot];
-        let Some(open) = file.locks.as_mut().and_then(|locks| locks.cancel(waiter)) else {
-            return false;
-        };
-        if let Some(at) = file.position(open) {
-            file.opens[at].locks -= 1;
-        }
-        true
+        self.change(slot, |file| {
+            let Some(open) = file.locks.as_mut().and_then(|locks| locks.cancel(waiter)) else {
+                return false;
+            };
+            if let Some(at) = file.position(open) {
+                file.opens[at].locks -= 1;
+            }
+            true
+        })
     }
 
     /// Whether an open may read or write a range. Not needed while [`Flags`](super::Flags) says that there is
@@ -492,9 +499,11 @@ impl Shard {
     /// Changes a file, and takes note of what that means for the shard.
     fn change<T>(&mut self, slot: usize, change: impl FnOnce(&mut File) -> T) -> T {
         let file = &mut self.files[slot];
-        let before = file.opens.len();
+        let locks = |file: &File| file.locks.as_ref().map_or(0, |locks| locks.all());
+        let before = (file.opens.len(), locks(file));
         let result = change(file);
-        self.opens = self.opens + file.opens.len() - before;
+        self.opens = self.opens + file.opens.len() - before.0;
+        self.locks = self.locks + locks(file) - before.1;
         if let Some(armed) = file.armed.take()
             && file.scheduled.is_none_or(|scheduled| armed < scheduled)
         {

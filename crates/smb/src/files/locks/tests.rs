@@ -1,5 +1,7 @@
 //! smb2.lock, as far as it is about one table, and random requests against a table that looks at every lock.
 
+use std::time::{Duration, Instant};
+
 use proptest::prelude::*;
 
 use super::{LockElement, LockFlags, LockOutcome, Locks};
@@ -197,6 +199,34 @@ fn many_locks() {
     locks.remove_open(OpenId(3), &mut |_| {});
     assert!(!locks.conflicts_with_io(OpenId(8), 0, (9, 2), true));
     assert_eq!(locks.len(), 1 + 20_000 - 2857);
+}
+
+/// However many locks others have, nobody looks at all of them. If that were done, each of these would take minutes.
+#[test]
+fn many_locks_of_others_that_are_almost_in_the_way() {
+    let begun = Instant::now();
+    for of in [
+        (|_| element(0, 1 << 16, SHARED | NOW)) as fn(u64) -> LockElement,
+        |at| element(at, 1 << 15, SHARED | NOW),
+        |_| element(1 << 16, 0, EXCLUSIVE | NOW),
+    ] {
+        let mut locks = Locks::default();
+        let mut held = 0;
+        for at in 0..1 << 15 {
+            let element = [of(at)];
+            let owner = (OpenId(1), 0);
+            locks.request(owner, &element, Waiter(0), &mut held, &Limits::default());
+        }
+        for _ in 0..20_000 {
+            assert!(!locks.conflicts_with_io(OpenId(2), 0, (1 << 16, 10), true));
+            assert_eq!(lock(&mut locks, 2, 0, 1 << 16, SHARED), LockOutcome::Done);
+            assert_eq!(unlock(&mut locks, 2, 0, 1 << 16), LockOutcome::Done);
+            lock(&mut locks, 2, 1 << 20, 1, SHARED);
+            locks.remove_open(OpenId(2), &mut |_| {});
+        }
+        assert_eq!(locks.len(), 1 << 15);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
 /// The same, without any order: what is slow and plainly right.

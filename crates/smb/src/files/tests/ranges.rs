@@ -155,4 +155,31 @@ fn there_is_an_end_to_locks() {
     assert_eq!(stage.lock(one, &[at(0)], 0), LockOutcome::Done);
     assert_eq!(stage.lock(other, &[element(0, 1, EXCLUSIVE)], 1), LockOutcome::Wait);
     assert_eq!(stage.lock(other, &[at(5)], 0), refused, "who waits is counted");
+
+    let limits = Limits { locks: 3, ..Limits::default() };
+    let mut stage = Stage { shard: Shard::new(limits), ..Stage::new() };
+    let elsewhere = FileKey { inode: FILE.inode + 1, ..FILE };
+    let (one, _) = stage.open(plain());
+    let (other, _) = stage.open_key(elsewhere, plain());
+    let there = |stage: &mut Stage, element, waiter| {
+        stage.shard.lock(0, elsewhere, other, &[element], Waiter(waiter), &mut stage.fx)
+    };
+    assert_eq!(stage.lock(one, &[at(0), at(1)], 0), LockOutcome::Done);
+    assert_eq!(there(&mut stage, at(0), 0), LockOutcome::Done);
+    assert_eq!(there(&mut stage, at(1), 0), refused, "those of other files are counted");
+    stage.lock(one, &[element(0, 1, UNLOCK)], 0);
+    assert_eq!(stage.lock(one, &[element(1, 1, EXCLUSIVE)], 1), LockOutcome::Wait);
+    assert_eq!(there(&mut stage, at(1), 0), refused);
+    assert!(stage.shard.cancel_lock(FILE, Waiter(1)));
+    assert_eq!(there(&mut stage, at(1), 0), LockOutcome::Done);
+    stage.close(one);
+    assert_eq!(there(&mut stage, at(2), 0), LockOutcome::Done);
+    assert_eq!(there(&mut stage, at(3), 0), refused);
+
+    let limits = Limits { waiters_per_file: 1, ..Limits::default() };
+    let mut stage = Stage { shard: Shard::new(limits), ..Stage::new() };
+    let (one, _) = stage.open(plain());
+    assert_eq!(stage.lock(one, &[element(0, 1, EXCLUSIVE)], 1), LockOutcome::Done);
+    assert_eq!(stage.lock(one, &[element(0, 1, EXCLUSIVE)], 2), LockOutcome::Wait);
+    assert_eq!(stage.lock(one, &[element(0, 1, EXCLUSIVE)], 3), refused);
 }
