@@ -28,6 +28,7 @@ mod index;
 mod lookup;
 mod memo;
 mod permission;
+mod plain;
 mod rename;
 mod special;
 mod stream;
@@ -38,13 +39,13 @@ mod watch;
 pub mod write_time;
 mod xattr;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use smb::{Access, NtStatus};
 
@@ -150,6 +151,18 @@ impl Want {
         }
     }
 
+    /// The same of a folder, if it is one, which is written to by adding files.
+    fn of_kind(self, kind: FileType) -> Self {
+        Self { write: self.write && kind != FileType::Directory, ..self }
+    }
+
+    /// Another descriptor of what one is of, whatever it is called by now.
+    fn open_again(self, fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+        // What is behind that link is no link.
+        let flags = Self { link: false, ..self }.flags();
+        rustix::fs::open(facts::proc_path(fd), flags, Mode::empty())
+    }
+
     fn flags(self) -> OFlags {
         let how = match (self.read, self.write) {
             (false, false) => OFlags::PATH,
@@ -179,6 +192,7 @@ struct Inner {
     keeps: Arc<AtomicBool>,
     turns: Arc<stream::Turns>,
     memo: memo::Memo,
+    plain: plain::Plain,
     devices: device::Devices,
 }
 
@@ -220,6 +234,7 @@ impl Share {
             keeps: Arc::new(AtomicBool::new(true)),
             turns,
             memo: memo::Memo::default(),
+            plain: plain::Plain::default(),
             devices: device::Devices::new(device, kind),
         })))
     }

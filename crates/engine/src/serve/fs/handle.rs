@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rustix::fs::{AtFlags, FileType, Mode, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Statx, StatxFlags};
 use rustix::io::Errno;
 use smb::fscc::Facts;
 use smb::{Attributes, NtStatus, name};
@@ -48,7 +48,7 @@ impl Handle {
     /// The most descriptors that one has: see [`Self::descriptors`].
     pub const DESCRIPTORS: usize = 3;
 
-    /// Of a descriptor that a look-up gave.
+    /// Of a descriptor.
     pub(super) fn opened(
         share: &Share,
         fd: OwnedFd,
@@ -57,7 +57,19 @@ impl Handle {
         folder: Option<Arc<OwnedFd>>,
     ) -> Result<Self, NtStatus> {
         let stat = stat(&fd).map_err(status)?;
-        let kind = file_type(&stat);
+        Self::of(share, fd, path, want, folder, &stat)
+    }
+
+    /// Of one of which this is known.
+    pub(super) fn of(
+        share: &Share,
+        fd: OwnedFd,
+        path: Vec<u8>,
+        want: Want,
+        folder: Option<Arc<OwnedFd>>,
+        stat: &Statx,
+    ) -> Result<Self, NtStatus> {
+        let kind = file_type(stat);
         let mut want = want;
         match kind {
             FileType::Symlink if share.config().links == Links::Refuse => {
@@ -73,7 +85,7 @@ impl Handle {
             }
             _ => (want.read, want.write) = (false, false),
         }
-        let facts = share.0.facts(&stat, &At::File(fd.as_fd()), split(&path).1)?;
+        let facts = share.0.facts(stat, &At::File(fd.as_fd()), split(&path).1)?;
         Ok(Self::new(share, fd, path, want, folder, facts))
     }
 
@@ -208,8 +220,8 @@ impl Handle {
         if self.facts.reparse_tag != 0 && (want.read || want.write) {
             return Err(NtStatus::ACCESS_DENIED);
         }
-        let flags = Want { write: want.write && !self.is_folder(), link: false, ..want }.flags();
-        let fd = rustix::fs::open(&*self.proc_path(), flags, Mode::empty()).map_err(status)?;
+        let want = Want { write: want.write && !self.is_folder(), ..want };
+        let fd = want.open_again(self.fd.as_fd()).map_err(status)?;
         let (path, folder) = {
             let place = self.place();
             (place.path.clone(), place.folder.clone())

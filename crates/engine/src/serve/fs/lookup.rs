@@ -127,7 +127,8 @@ impl Share {
     /// Opens what is at `path`; its stream is not looked at.
     ///
     /// A file that is there as it was said costs `openat2(2)` and `statx(2)`, and reading its extended
-    /// attributes if they are not remembered.
+    /// attributes if they are not remembered; the first time that its data is wanted, `open(2)` and `close(2)` besides
+    /// (`fs/plain.rs`).
     ///
     /// # Errors
     ///
@@ -189,10 +190,14 @@ impl Share {
             self.0.writable()?;
         }
         for _ in 0..ATTEMPTS {
-            let unknown = match self.0.open_at(&path, want, names) {
-                Ok(fd) => {
-                    let handle = Handle::opened(self, fd, path, want, None)?;
-                    return Ok(Some(Found::There(handle)));
+            let unknown = match self.0.reach(&path, want, names) {
+                Ok((fd, ready)) => {
+                    let taken = self.take(fd, path, want, ready);
+                    return match taken {
+                        // A program on the host has a lease on it, and is being asked to let go.
+                        Err(NtStatus::FILE_LOCK_CONFLICT) if names != Names::All => Ok(None),
+                        taken => Ok(Some(Found::There(taken?))),
+                    };
                 }
                 Err(Errno::NOENT) if !path.is_empty() => false,
                 Err(Errno::AGAIN) if names == Names::InMemory => return Ok(None),
@@ -222,6 +227,25 @@ impl Share {
             }
         }
         Err(NtStatus::OBJECT_NAME_NOT_FOUND)
+    }
+
+    /// What is at a path, which is open as it is wanted, or only to be looked at: it is opened if that does nothing to it.
+    fn take(
+        &self,
+        fd: OwnedFd,
+        path: Vec<u8>,
+        want: Want,
+        ready: bool,
+    ) -> Result<Handle, NtStatus> {
+        let stat = stat(&fd).map_err(status)?;
+        let kind = file_type(&stat);
+        let plain = matches!(kind, FileType::RegularFile | FileType::Directory);
+        self.0.plain.note(&path, plain);
+        let fd = match ready || !plain {
+            true => fd,
+            false => want.of_kind(kind).open_again(fd.as_fd()).map_err(status)?,
+        };
+        Handle::of(self, fd, path, want, None, &stat)
     }
 
     /// The first symbolic link on the way to what is at `path`, or that itself: where it leads, as it is on disk, and
@@ -257,6 +281,14 @@ impl Share {
 }
 
 impl Inner {
+    /// Opens what is at a path if that is known to do nothing to it, and otherwise only to be looked at. Whether it is
+    /// open as it is wanted.
+    fn reach(&self, path: &[u8], want: Want, names: Names) -> Result<(OwnedFd, bool), Errno> {
+        let ready = !(want.read || want.write) || self.plain.has(path);
+        let want = if ready { want } else { Want { link: want.link, ..Want::default() } };
+        self.open_at(path, want, names).map(|fd| (fd, ready))
+    }
+
     /// One `openat2(2)` that stays beneath the root.
     pub(super) fn open_at(&self, path: &[u8], want: Want, names: Names) -> Result<OwnedFd, Errno> {
         let bare = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -469,6 +501,7 @@ impl Vacancy {
         let extra = self.store(&fd, how)?;
         let stat = stat(&fd).map_err(status)?;
         let facts = inner.facts_with(&stat, extra, name);
+        inner.plain.note(&self.path, true);
         let want = Want { read: true, write: !how.folder, link: false };
         let folder = Some(Arc::clone(&self.folder));
         Ok(Handle::new(&self.share, fd, self.path.clone(), want, folder, facts))

@@ -5,7 +5,8 @@ use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{RenameFlags, renameat_with};
+use rustix::fs::{RenameFlags, inotify, renameat_with};
+use rustix::io::Errno;
 use smb::NtStatus;
 use smb::fscc::Entry;
 
@@ -228,10 +229,23 @@ fn pipes_and_sockets_are_shown_but_not_opened() {
     on_each(|share, root| {
         let _socket = std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, root.join("pipe"), rustix::fs::Mode::RWXU).unwrap();
+        let heard = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+        inotify::add_watch(&heard, root, inotify::WatchFlags::OPEN).unwrap();
         for name in ["socket", "pipe"] {
+            let at_once = share.open_at_once(&path(name), READ, false, false);
+            assert!(matches!(at_once, Err(NtStatus::ACCESS_DENIED)), "nobody has looked yet");
             assert_ne!(open(share, name, LOOK).first_facts().reparse_tag, 0);
             assert!(matches!(share.open(&path(name), READ), Err(NtStatus::ACCESS_DENIED)));
             assert!(matches!(share.open(&path(name), BOTH), Err(NtStatus::ACCESS_DENIED)));
+        }
+        // Who waits to write to a pipe until somebody reads goes on waiting.
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut opened = inotify::Reader::new(&heard, &mut buffer);
+        assert_eq!(opened.next().map(|event| event.events()), Err(Errno::AGAIN));
+        fs::write(root.join("file"), "").unwrap();
+        for _ in 0..2 {
+            assert!(open(share, "file", BOTH).good_for().write);
+            assert!(open(share, "", READ).good_for().read);
         }
     });
 }
