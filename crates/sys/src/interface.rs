@@ -331,7 +331,7 @@ impl Request {
     }
 
     /// The value as a hardware address: its kind and its bytes.
-    fn hardware(&self) -> (u16, [u8; 6]) {
+    pub(crate) fn hardware(&self) -> (u16, [u8; 6]) {
         let [a, b, address @ ..] = self.value;
         let mut six = [0; 6];
         six.copy_from_slice(&address[..6]);

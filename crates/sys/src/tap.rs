@@ -62,8 +62,12 @@ impl Tap {
             other => other.map_err(Failure::at("look at the device"))?,
         }
         let name = request.name();
+        request
+            .ask(&self.file, libc::SIOCGIFHWADDR)
+            .map_err(Failure::at("read the address of the device"))?;
+        let (_, address) = request.hardware();
         let there = Interface::find(&name)?.filter(|found| found.index == self.interface.index);
-        Ok(Some(there.unwrap_or(Interface { name, up: true, ..self.interface.clone() })))
+        Ok(Some(there.unwrap_or(Interface { name, up: true, address, ..self.interface.clone() })))
     }
 
     fn open_as(name: &str, shape: Shape) -> Result<(File, String, Shape), Failure> {

@@ -3,6 +3,8 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
+use e2e::run::eventually;
+
 use super::LIMIT;
 use super::stage::{Shunt, Stage, Told, capture, payload};
 
@@ -129,6 +131,26 @@ fn a_device_that_goes_or_goes_down_ends_it() {
         let len = socket.recv(&mut buffer).unwrap();
         assert!(buffer[..len] == body, "the host has its fragments again");
     }
+}
+
+/// As by the policy of a device manager, which comes a moment after the device. To an old address frames are another
+/// host's, and dropped without a word.
+#[test]
+fn an_address_of_the_device_that_changes_is_followed() {
+    let Some(stage) = Stage::new() else { return };
+    let socket = stage.listen();
+    let mut shunt = stage.shunt(&["--xdp", "--to", "tap7", "--stats", "0"]);
+    stage.trust("tap7");
+    let body = payload(1, 20_000);
+    arrives(&stage, &socket, &shunt, &body);
+    stage.types("ip link set tap7 address 02:00:00:00:00:42").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    // It looks once a second.
+    eventually("it arrives again", || {
+        stage.send(&body, false);
+        socket.recv(&mut [0; 30_000]).is_ok_and(|len| len == body.len())
+    });
+    shunt.stop();
 }
 
 #[test]

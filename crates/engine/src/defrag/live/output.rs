@@ -39,6 +39,8 @@ pub(super) struct Record {
 /// What all workers share.
 pub(super) struct Target {
     device: Option<Tap>,
+    /// The hardware address of the device, which may change.
+    address: AtomicU64,
     /// Datagrams that may still come out.
     left: AtomicU64,
 }
@@ -81,10 +83,12 @@ impl Counts {
 impl Target {
     /// To this device, if any; at most `left` datagrams.
     pub(super) fn new(device: Option<Tap>, left: u64) -> Arc<Self> {
-        Arc::new(Self { device, left: AtomicU64::new(left) })
+        let address = device.as_ref().map_or(0, |device| number(device.interface.address));
+        let (address, left) = (AtomicU64::new(address), AtomicU64::new(left));
+        Arc::new(Self { device, address, left })
     }
 
-    /// Looks whether the device still takes what it is given.
+    /// Looks whether the device still takes what it is given, and to which address frames have to be.
     ///
     /// # Errors
     ///
@@ -94,8 +98,13 @@ impl Target {
         match device.look() {
             Ok(Some(now)) if !now.up => Err(Error::Down(now.name)),
             Ok(None) => Err(Error::Gone(device.interface.name.clone())),
-            // If it cannot be told what it is like, it may be fine.
-            Ok(Some(_)) | Err(_) => Ok(()),
+            Ok(Some(now)) => {
+                // Relaxed: it orders nothing else.
+                self.address.store(number(now.address), Ordering::Relaxed);
+                Ok(())
+            }
+            // It may be fine.
+            Err(_) => Ok(()),
         }
     }
 
@@ -136,7 +145,8 @@ impl Output {
         };
         let mut slices = vec![datagram.header()];
         slices.extend(datagram.slices().map(slice));
-        let device = self.target.device.as_ref().map(|device| write(device, &slices));
+        let address = self.target.address.load(Ordering::Relaxed);
+        let device = self.target.device.as_ref().map(|device| write(device, address, &slices));
         let recorded = self.queue.as_ref().is_none_or(|queue| {
             let record = Record { time_ns, bytes: slices.concat() };
             queue.try_send(record).is_ok()
@@ -145,10 +155,15 @@ impl Output {
     }
 }
 
-/// One datagram, in one write.
-fn write(device: &Tap, slices: &[&[u8]]) -> std::io::Result<()> {
+/// A hardware address as a number; it is the last six bytes of eight.
+fn number([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+/// One datagram, in one write, to that address.
+fn write(device: &Tap, address: u64, slices: &[&[u8]]) -> std::io::Result<()> {
     let mut link = [0; 14];
-    link[..6].copy_from_slice(&device.interface.address);
+    link[..6].copy_from_slice(&address.to_be_bytes()[2..]);
     link[6..12].copy_from_slice(&SOURCE);
     let is_v6 = slices.first().is_some_and(|header| header.first().is_some_and(|b| b >> 4 == 6));
     let kind: u16 = if is_v6 { 0x86dd } else { 0x0800 };
