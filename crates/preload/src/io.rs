@@ -68,11 +68,12 @@ fn asked(fd: c_int, conn: &'static Conn) -> Option<(&'static World, &'static Con
     (phase(conn) == Phase::Attached).then_some((w, conn))
 }
 
-/// Waits for another thread that is attaching the connection.
+/// Waits for another thread that is attaching the connection. Not for our own, which may see to it that it stays on TCP.
 fn phase(conn: &Conn) -> Phase {
     let mut turns = Turns::default();
     loop {
         match conn.phase() {
+            Phase::Busy if conn.is_staying_here() => return Phase::Tcp,
             Phase::Busy => turns.next("attaches", conn),
             other => return other,
         }
@@ -517,6 +518,9 @@ fn wait(
     held: &mut Option<Held>,
 ) -> Result<(), c_int> {
     let Some((mine, peer)) = conn.halves(w) else { return Ok(()) };
+    if interrupts(mine, room) {
+        return Err(libc::EAGAIN);
+    }
     let spin_ns = u64::try_from(w.limits.spin.as_nanos()).unwrap_or(0);
     let next = if room { None } else { conn.next_short(w, mine, peer) };
     let spun = conn.spin.until(
@@ -568,6 +572,13 @@ fn wait(
     }
     // Another thread may have closed it meanwhile.
     sleep(w, conn, conn.descriptor(fd), mine, peer, (room, left))
+}
+
+/// Whether a handler makes this call in the middle of another of this thread's, which has the lock, and goes on only when
+/// the handler has ended.
+fn interrupts(mine: &Half, room: bool) -> bool {
+    let word = if room { &mine.tx_lock } else { &mine.rx_lock };
+    word.load(Ordering::Relaxed) == lock::tid()
 }
 
 pub(crate) fn count(counter: &sys::sync::AtomicU32) {
@@ -1007,7 +1018,8 @@ fn told_with_more(w: &World, conn: &Conn, got: Outcome) -> usize {
 /// Notes that a sender found no room, so that room becomes an event; `false`: there is some now.
 fn full(w: &World, conn: &Conn) -> bool {
     ready::lacks_room(w, conn);
-    conn.halves(w).is_none_or(|(mine, peer)| conn.wait_for_room(mine, peer))
+    conn.halves(w)
+        .is_none_or(|(mine, peer)| conn.wait_for_room(mine, peer) || interrupts(mine, true))
 }
 
 /// The error that waits on a connection, which takes it away.

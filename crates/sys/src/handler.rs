@@ -39,7 +39,9 @@ pub fn goes_on(frame: usize) -> bool {
     frame - now > FAR || finds_frame(now, frame).unwrap_or(true)
 }
 
-/// While this lives, no handler runs on this thread: what it does can neither be left nor interrupted.
+/// While this lives, no handler runs on this thread: what it does can neither be left nor interrupted. But for those of
+/// what an instruction or a call has done itself: a page of somebody else's file that is not there any more (see
+/// [`crate::foreign`]), a call that a filter answers by a signal. Blocked, it would end the process.
 #[derive(Debug)]
 pub struct Blocked {
     before: u64,
@@ -53,7 +55,16 @@ impl Blocked {
     pub fn new() -> Self {
         /// Signals 32 and 33 are the C library's own, and not for programs to block: threads are cancelled by one.
         const ALL: u64 = !(0b11 << 31);
-        let before = call::set_blocked(ALL);
+        const OF_ITSELF: u64 = bit(libc::SIGBUS)
+            | bit(libc::SIGSEGV)
+            | bit(libc::SIGILL)
+            | bit(libc::SIGFPE)
+            | bit(libc::SIGTRAP)
+            | bit(libc::SIGSYS);
+        const fn bit(signal: i32) -> u64 {
+            1 << (signal - 1)
+        }
+        let before = call::set_blocked(ALL & !OF_ITSELF);
         Self { before, _thread: PhantomData }
     }
 }

@@ -82,7 +82,7 @@ macro_rules! oracle_cases {
             signals {
                 sigpipe eintr_recv eintr_recv_restarts eintr_recv_with_timeout eintr_send
                 eintr_each_send eintr_each_receive eintr_accept_and_connect eintr_waitall_partial eintr_poll eintr_select eintr_epoll ppoll_mask pselect_mask
-                epoll_pwait_mask handler_uses_the_connection async_io ignored_signal_wakes_nobody
+                epoll_pwait_mask handler_uses_the_connection handler_uses_the_connection_at_any_moment async_io ignored_signal_wakes_nobody
                 filtered_by_itself
             }
             readiness {

@@ -333,6 +333,35 @@ pub fn handler_uses_the_connection(s: &mut Stage) {
     say!("storm", peer::receive_stream(c.a, 3_000_000, 8), calls::wait(child));
 }
 
+/// The same from the first byte on, at moments of all kinds: while the connection is attached, and in the middle of the
+/// calls that the handler makes as well. What it takes and sends then is a matter of the moment.
+pub fn handler_uses_the_connection_at_any_moment(s: &mut Stage) {
+    calls::count(USR1, libc::SA_RESTART).expect("a handler");
+    let me = calls::getpid();
+    let calls::Forked::Parent(child) = calls::fork() else {
+        for n in 0u64.. {
+            std::thread::sleep(Duration::from_micros(200 + n * 37 % 400));
+            if calls::kill(me, USR1).is_err() {
+                break;
+            }
+        }
+        calls::exit_now(0);
+    };
+    let mut sent = 0;
+    for _ in 0..60 {
+        let c = s.fresh_pair();
+        calls::use_in_handler(c.a);
+        for _ in 0..4 {
+            s.b_send(c, "ping");
+            let _ = calls::recv(c.a, 9, libc::MSG_DONTWAIT);
+            sent += calls::send(c.a, b"pong", 0).unwrap_or(0);
+        }
+        calls::use_in_handler(-1);
+        let _ = (calls::close(c.a), s.b_close(c));
+    }
+    say!("sent", sent, calls::kill(child, libc::SIGKILL), calls::wait(child));
+}
+
 /// `O_ASYNC` raises `SIGIO`, urgent data `SIGURG`.
 pub fn async_io(s: &mut Stage) {
     calls::count(libc::SIGIO, libc::SA_RESTART).expect("a handler");

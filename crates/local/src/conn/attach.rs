@@ -1,7 +1,7 @@
 //! How the two ends find each other, and how they part.
 
 use sys::abi::SLOTS;
-use sys::handler;
+use sys::handler::Blocked;
 use sys::sync::AtomicU32;
 
 use crate::config::End;
@@ -109,6 +109,16 @@ pub(super) fn counts(fd: i32, taken: Option<u64>) -> Option<Counts> {
         info = again;
     }
     None
+}
+
+/// An offer that a server has found on the board.
+struct ToTake<'w> {
+    ends: Ends,
+    found: Found<'w>,
+    /// The half that is offered.
+    peer: &'w Half,
+    /// How often it had been looked for before.
+    tries: u32,
 }
 
 impl Conn {
@@ -316,6 +326,29 @@ impl Conn {
         w.offers_moved();
     }
 
+    /// [`Self::stay_tcp`] of one that is in this phase; `false`: it is not any more. What it makes of signals is nothing,
+    /// since who stays on TCP is to cost no system call more: a handler that comes in between goes by TCP as well, see
+    /// [`Self::is_staying_here`].
+    fn stays_from(&self, w: &World, fd: i32, from: Phase, reason: Reason) -> bool {
+        let stays = self.leaves_for_tcp(from);
+        if stays {
+            self.stay_tcp(w, fd, reason);
+        }
+        stays
+    }
+
+    /// [`Phase::Busy`], by this thread, which does nothing but see to it that it is [`Phase::Tcp`].
+    pub(super) fn leaves_for_tcp(&self, from: Phase) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+        self.phase.compare_exchange(from as u32, staying_here(), success, failure).is_ok()
+    }
+
+    /// Whether it is, and we have interrupted that, in a handler, or left it by a jump.
+    #[must_use]
+    pub fn is_staying_here(&self) -> bool {
+        self.phase.load(Ordering::Relaxed) == staying_here()
+    }
+
     /// A half that only says that there is this connection, and why it is on TCP.
     fn record(&self, w: &World, fd: i32, reason: Reason) {
         let Some(ends) = self.ends_for_people(fd) else { return };
@@ -435,6 +468,11 @@ impl Conn {
     /// Our direction switches to the ring, unless a call of another thread is still sending by TCP;
     /// then a later send tries again. `true`: it is in the ring now.
     pub fn go_up(&'static self, w: &World, half: &Half) -> bool {
+        self.rises(w, half, None)
+    }
+
+    /// [`Self::go_up`]. `quiet`: no handler runs already.
+    pub(super) fn rises(&'static self, w: &World, half: &Half, quiet: Option<&Blocked>) -> bool {
         if half.flags.load(Ordering::Acquire) & flag::UP != 0 {
             return true;
         }
@@ -455,7 +493,7 @@ impl Conn {
             call::getsockopt::<Info>(fd, IPPROTO_TCP, TCP_INFO).ok().map(|info| info.sent())
         };
         // Others wait for who switches, so no handler may leave in the middle of it, or wait for us.
-        let _quiet = self.tx.is_in_doubt().then(handler::Blocked::new);
+        let _quiet = quiet.is_none().then(Blocked::new);
         let up = self.tx.rise(&half.flags, &half.up_at, &half.users, counted);
         if up && w.limits.log >= Level::Debug {
             let n = half.fd.load(Ordering::Relaxed);
@@ -550,6 +588,19 @@ impl Conn {
     }
 
     fn settle_server(&'static self, w: &World, fd: i32, data: bool) -> bool {
+        if self.phase() != Phase::Server {
+            return false;
+        }
+        let offer = match self.offer_to_take(w, fd, data) {
+            Ok(Some(offer)) => offer,
+            Ok(None) => return false,
+            Err(reason) => {
+                self.stays_from(w, fd, Phase::Server, reason);
+                return false;
+            }
+        };
+        // Others wait for us until it is attached, and so would a handler that uses the connection.
+        let quiet = Blocked::new();
         if !self.swap_phase(Phase::Server, Phase::Busy) {
             return false;
         }
@@ -557,7 +608,7 @@ impl Conn {
         // middle of a call (it may wait there for as long as the peer does not read) only delays the
         // switch of its own direction: see `go_up`.
         let sending = !self.tx.is_idle();
-        match self.try_attach(w, fd, data, sending) {
+        match self.try_attach(w, fd, offer, sending, &quiet) {
             Ok(Some(half)) => {
                 self.attached(w, half);
                 true
@@ -580,21 +631,18 @@ impl Conn {
         if is_asked { Reason::PeerNotShunt } else { Reason::NotAsked }
     }
 
-    /// The half that is attached now; `Ok(None)`: not now, perhaps later.
-    /// `sending`: a call of another thread has sent bytes that are not counted yet.
-    fn try_attach<'w>(
+    /// The offer of our peer, if it can be taken; `Ok(None)`: not now, perhaps later. Nobody waits for who looks.
+    fn offer_to_take<'w>(
         &'static self,
         w: &'w World,
         fd: i32,
         data: bool,
-        sending: bool,
-    ) -> Result<Option<&'w Half>, Reason> {
+    ) -> Result<Option<ToTake<'w>>, Reason> {
         if self.is_held_by_others(w) {
             return self.held_by_others(w, data);
         }
         let tries = self.tries.fetch_add(1, Ordering::Relaxed);
         let nobody = self.nobody_offers();
-        let again = if tries < TRIES_MAX { Ok(None) } else { Err(nobody) };
         // A client of ours publishes before it sends: once bytes are here, so is the offer. Where nobody
         // offers, a look at the port, which stays in the cache, tells as much.
         let alone = data && !self.may_be_offered(w);
@@ -609,12 +657,29 @@ impl Conn {
         if !w.limits.allows(port, [*local.ip(), *remote.ip()], &w.program, End::Server) {
             return Err(Reason::Excluded);
         }
-        let offered = if alone { Offered::Nowhere } else { self.offer_of_peer(w, fd, ends, data)? };
-        let (found, peer) = match offered {
-            Offered::Here(found, peer) => (found, peer),
-            Offered::Nowhere if data => return Err(nobody),
-            Offered::Nowhere | Offered::NotYet => return again,
-        };
+        match if alone { Offered::Nowhere } else { self.offer_of_peer(w, fd, ends, data)? } {
+            Offered::Here(found, peer) => Ok(Some(ToTake { ends, found, peer, tries })),
+            Offered::Nowhere if data => Err(nobody),
+            Offered::Nowhere | Offered::NotYet if tries < TRIES_MAX => Ok(None),
+            Offered::Nowhere | Offered::NotYet => Err(nobody),
+        }
+    }
+
+    /// The half that is attached now; `Ok(None)`: not now, perhaps later.
+    /// `sending`: a call of another thread has sent bytes that are not counted yet.
+    fn try_attach<'w>(
+        &'static self,
+        w: &'w World,
+        fd: i32,
+        ToTake { ends, found, peer, tries }: ToTake<'w>,
+        sending: bool,
+        quiet: &Blocked,
+    ) -> Result<Option<&'w Half>, Reason> {
+        // A fork has come between: who forks from here on waits for us.
+        if self.is_held_by_others(w) {
+            return Ok(None);
+        }
+        let again = if tries < TRIES_MAX { Ok(None) } else { Err(self.nobody_offers()) };
         let believed = self.tcp_rx.load(Ordering::Relaxed);
         let counts = counts(fd, Some(believed)).ok_or(Reason::NoDiag)?;
         if !counts.established {
@@ -640,7 +705,7 @@ impl Conn {
         link(w, half, peer);
         link(w, peer, half);
         self.join(w, half, found.half, counts.taken, counts.sent);
-        let _ = self.go_up(w, half);
+        let _ = self.rises(w, half, Some(quiet));
         let took = offer::take(found.word, found.half, index);
         if took {
             w.board.has_taken(peer);
@@ -698,6 +763,7 @@ impl Conn {
         let mut turns = Turns::default();
         loop {
             match self.phase() {
+                Phase::Busy if self.is_staying_here() => return Some(all),
                 Phase::Busy => turns.next("attaches", self),
                 Phase::Server | Phase::Fresh => {
                     self.tcp_rx.fetch_add(n as u64, Ordering::Relaxed);
@@ -777,8 +843,7 @@ impl Conn {
             match self.phase() {
                 // Whoever is sending by TCP at this moment, and may wait there for long, goes on so.
                 from @ (Phase::Fresh | Phase::Server) => {
-                    if self.swap_phase(from, Phase::Busy) {
-                        self.stay_tcp(w, fd, reason);
+                    if self.stays_from(w, fd, from, reason) {
                         return true;
                     }
                 }
@@ -790,6 +855,7 @@ impl Conn {
                         continue;
                     }
                     let Some((index, _)) = self.my_half(w) else { return true };
+                    let _quiet = Blocked::new();
                     // Nobody else finds the word empty, and wonders why.
                     if !self.swap_phase(Phase::Offered, Phase::Busy) {
                         continue;
@@ -802,6 +868,7 @@ impl Conn {
                     self.set_phase(Phase::Offered);
                     turns.next("has taken it", self);
                 }
+                Phase::Busy if self.is_staying_here() => return true,
                 Phase::Busy => turns.next("attaches", self),
                 Phase::Attached => return false,
                 Phase::Tcp | Phase::Listener | Phase::Asked => return true,
@@ -1067,6 +1134,12 @@ impl Conn {
     pub fn is_retry(got: Got) -> bool {
         got == Got::Failed(EAGAIN_RETRY)
     }
+}
+
+/// A value of [`Conn::phase`] besides those of [`Phase`], which says who is [`Phase::Busy`].
+fn staying_here() -> u32 {
+    // A thread's number has 22 bits at most.
+    Phase::Busy as u32 | lock::tid() << 8
 }
 
 /// How many connections lead from the process of one half to that of the other; `None`: a half names a

@@ -251,7 +251,11 @@ impl Conn {
         let restored = [Phase::Fresh, Phase::Server, Phase::Offered, Phase::Attached];
         // The engine is being asked to take it; the stand-in, if there will be one, is the parent's alone.
         let asked = (before == Phase::Asked as u32).then_some(Phase::Tcp);
-        if let Some(phase) = restored.into_iter().find(|p| *p as u32 == before).or(asked) {
+        let now = self.phase.load(Ordering::Relaxed);
+        if self.phase() == Phase::Busy && now != Phase::Busy as u32 {
+            // About to stay on TCP.
+            self.set_phase(Phase::Tcp);
+        } else if let Some(phase) = restored.into_iter().find(|p| *p as u32 == before).or(asked) {
             let busy = Phase::Busy as u32;
             let (success, failure) = (Ordering::Release, Ordering::Relaxed);
             let _ = self.phase.compare_exchange(busy, phase as u32, success, failure);

@@ -2,6 +2,7 @@
 //! of servers do.
 
 use sys::call;
+use sys::handler::Blocked;
 
 use super::attach::{Counts, counts};
 use super::{Conn, Half, Ordering, Phase, Reason, World, flag, half_state, lock};
@@ -37,6 +38,8 @@ impl Conn {
         if offer::status(word, index) == Status::Open && !doubt {
             return false;
         }
+        // Others wait for us until it is attached, and so would a handler that uses the connection.
+        let quiet = Blocked::new();
         let _counting = lock::lock(&self.counting);
         // Senders that are in the middle of a call finish it on TCP: see `go_up`.
         if !self.swap_phase(Phase::Offered, Phase::Busy) {
@@ -124,7 +127,7 @@ impl Conn {
         }
         self.attached(w, half);
         w.offers_moved();
-        let _ = self.go_up(w, half);
+        let _ = self.rises(w, half, Some(&quiet));
         true
     }
 

@@ -22,6 +22,22 @@ fn nothing_stays_busy_in_a_child() {
         conn.forked(Calls::default());
         assert_eq!(conn.phase(), after, "from {before:?}");
     }
+    let conn = Conn::default();
+    assert!(conn.leaves_for_tcp(Phase::Fresh));
+    conn.forked(Calls::default());
+    assert_eq!(conn.phase(), Phase::Tcp);
+}
+
+/// A handler does not wait for the thread that it has interrupted.
+#[test]
+fn who_settles_it_on_tcp_is_known_to_itself() {
+    let conn = Conn::default();
+    assert!(conn.leaves_for_tcp(Phase::Fresh));
+    assert_eq!(conn.phase(), Phase::Busy);
+    assert!(conn.is_staying_here());
+    std::thread::scope(|scope| scope.spawn(|| assert!(!conn.is_staying_here())).join().unwrap());
+    conn.set_phase(Phase::Busy);
+    assert!(!conn.is_staying_here());
 }
 
 #[test]
