@@ -71,7 +71,15 @@ pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     }
     if let Some(conn) = w.conn() {
         follow(fd, conn, kind & libc::SOCK_NONBLOCK != 0);
+        if is_for_stdio(fd) {
+            conn.stay.store(Reason::Stdio.code(), Ordering::Relaxed);
+        }
     }
+}
+
+/// Whether it is one of the descriptors that stdio has from the start, and reads and writes without a call that we see.
+pub(crate) fn is_for_stdio(fd: c_int) -> bool {
+    (libc::STDIN_FILENO..=libc::STDERR_FILENO).contains(&fd)
 }
 
 fn follow(fd: c_int, conn: &'static Conn, nonblocking: bool) {
@@ -113,9 +121,11 @@ pub(crate) fn listening(fd: c_int) {
 
 fn listens(w: &World, conn: &'static Conn, fd: c_int) {
     conn.set_phase(Phase::Listener);
-    // Of all that was asked for, this one is not handed on to connections.
-    let (stay, signals) = (&conn.stay, Reason::SignalIo.code());
-    let _ = stay.compare_exchange(signals, 0, Ordering::Relaxed, Ordering::Relaxed);
+    // Of all that was asked for, these are not handed on to connections.
+    for own in [Reason::SignalIo, Reason::Stdio] {
+        let (stay, own) = (&conn.stay, own.code());
+        let _ = stay.compare_exchange(own, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
     if let Ok(Some(name)) = call::name(fd, false) {
         conn.port.store(u32::from(name.port()), Ordering::Relaxed);
         conn.listens_at(fd, name);
@@ -237,6 +247,9 @@ pub(crate) unsafe fn accept(
             conn.accepted(w, port, listener.listener_address(), remote);
         }
         beside_a_ring(w, conn, new);
+        if is_for_stdio(new) {
+            let _ = io::to_tcp(w, conn, new, Reason::Stdio);
+        }
     }
     new
 }

@@ -2,7 +2,7 @@
 
 use crate::calls::{self, Stream};
 use crate::say;
-use crate::stage::{SETTLE, Stage, timed};
+use crate::stage::{Conn, Role, SETTLE, Stage, timed};
 
 fn settle() {
     std::thread::sleep(SETTLE);
@@ -83,6 +83,31 @@ pub fn fcntl_dup_on_to_stdio(s: &mut Stage) {
         say!("and out", calls::send(c.a, b"four", 0), s.b_recv(c, 9));
         say!("back", calls::dup2(kept, 0), calls::close(kept), s.b_mask(c));
     }
+}
+
+/// A socket that comes to have the number which stdio reads, as where that was closed before.
+pub fn made_at_stdio(s: &mut Stage) {
+    // Another one, which leaves TCP as ever.
+    let other = s.pair();
+    let kept = calls::dup_above(0, 400).expect("a duplicate");
+    let c = if s.role() == Role::Client {
+        say!("closed", calls::close(0));
+        s.fresh_pair()
+    } else {
+        let (listener, port) = s.listener(4);
+        say!("closed", calls::close(0));
+        let b = s.b(&format!("connect {port}")).parse().expect("a connection");
+        Conn { a: calls::accept(listener, 0).expect("a connection"), b }
+    };
+    say!("number", c.a, calls::send(c.a, b"greeting", 0), s.b_recv(c, 9));
+    let stream = Stream::standard_input();
+    for n in 0..5 {
+        say!("told", s.b_send(c, &format!("line {n} ")), calls::send(c.a, b"answer", 0));
+        say!("answer", s.b_recv(c, 9));
+    }
+    say!("end", s.b_shutdown(c, libc::SHUT_WR), stream.line().map(|line| line.into_bytes()));
+    say!("back", calls::dup2(kept, 0), calls::close(kept), s.b_mask(c));
+    say!("the other", s.b_send(other, "text"), calls::recv(other.a, 9, 0));
 }
 
 /// `close_range` over a connection and over numbers that a library may use for itself.

@@ -131,7 +131,7 @@ macro_rules! oracle_cases {
                 met_and_back_to_tcp met_after_a_move met_after_one_shot met_after_one_shot_for_the_end met_with_bytes_on_the_way
             }
             descriptors {
-                dup_shares dup2_over_connection dup3_and_fcntl_dup fcntl_dup_on_to_stdio close_ranges close_from
+                dup_shares dup2_over_connection dup3_and_fcntl_dup fcntl_dup_on_to_stdio made_at_stdio close_ranges close_from
                 number_reused nonblock_shared getfl fionbio fdopen_stream fdopen_with_bytes_queued
                 stdio_dprintf limit_reached
             }

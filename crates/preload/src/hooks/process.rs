@@ -70,7 +70,7 @@ pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 /// A connection comes to be at `to`: where that is one of stdio's descriptors, which writes there without a call that we see,
 /// it goes back to TCP. If it cannot, the program may have other plans.
 pub(super) fn leads_to_stdio(fd: c_int, to: c_int) {
-    if (0..=STDERR).contains(&to)
+    if life::is_for_stdio(to)
         && let Some((w, conn)) = active(fd)
     {
         let _ = io::to_tcp(w, conn, fd, Reason::Stdio);
@@ -116,9 +116,6 @@ unsafe fn dup_to(fd: c_int, to: c_int, is_valid: bool, call_it: impl Fn() -> c_i
     life::duplicated(fd, new);
     new
 }
-
-/// The last of the descriptors that stdio has from the start.
-const STDERR: c_int = 2;
 
 /// Whether a descriptor may have this number, by `RLIMIT_NOFILE`. (One may be open that has it from before.)
 fn is_below_limit(fd: c_int) -> bool {
