@@ -30,7 +30,7 @@ use local::conn::{Conn, Got, Phase};
 use sys::call;
 
 use crate::io::{active, answer};
-use crate::{fds, io, life, poll, ready, real, remote};
+use crate::{fds, io, life, nap, poll, ready, real, remote};
 use receiving::{read, readv, recvfrom, recvmsg};
 use sending::{sendmsg, sendto, write, writev};
 use sockets::{accept4, connect, shutdown, socket};

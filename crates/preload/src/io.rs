@@ -169,6 +169,7 @@ pub(crate) unsafe fn receive(
     flags: c_int,
     is_read: bool,
 ) -> Outcome {
+    nap::cancelled();
     if is_read && iov.iter().all(|v| v.iov_len == 0) {
         return Ok(0);
     }
@@ -803,6 +804,7 @@ pub(crate) unsafe fn transmit(
     flags: c_int,
     control: Option<*const msghdr>,
 ) -> Outcome {
+    nap::cancelled();
     left::tidy();
     if flags & libc::MSG_ZEROCOPY != 0
         && conn.options.load(Ordering::Relaxed) & options::ZEROCOPY != 0

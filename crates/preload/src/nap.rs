@@ -219,7 +219,8 @@ pub(crate) fn ask_once() {
     TEST_CANCEL.store(at, Ordering::Relaxed);
 }
 
-/// What sleeps in the program's place is a cancellation point, as `recv` and `poll` are.
+/// What is done in the program's place is a cancellation point, as `recv` and `poll` are: where they begin, whatever they find,
+/// and where they sleep.
 pub(crate) fn cancelled() {
     let at = TEST_CANCEL.load(Ordering::Relaxed);
     // SAFETY: libc's function of that name, or null, which is `None`: nobody is cancelled then.

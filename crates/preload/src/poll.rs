@@ -126,6 +126,7 @@ pub(crate) fn poll(
     sleep: Sleep<'_>,
 ) -> c_int {
     let Some(w) = fds::world() else { return sleep(fds, limit) };
+    nap::cancelled();
     // What was left by a jump is put right here: a wait that only the kernel does looks at nothing else.
     left::tidy();
     let start = call::now_ns();

@@ -7,6 +7,7 @@ mod raw {
     use super::*;
     unsafe extern "C-unwind" {
         pub(super) fn send(fd: c_int, bytes: *const c_void, len: usize, flags: c_int) -> isize;
+        pub(super) fn recv(fd: c_int, bytes: *mut c_void, len: usize, flags: c_int) -> isize;
         pub(super) fn accept(fd: c_int, addr: *mut c_void, len: *mut u32) -> c_int;
         pub(super) fn connect(fd: c_int, addr: *const c_void, len: u32) -> c_int;
         pub(super) fn recvmsg(fd: c_int, msg: *mut libc::msghdr, flags: c_int) -> isize;
@@ -55,6 +56,16 @@ pub enum Waits {
     Select,
     /// `epoll_wait`; the descriptor is the set's.
     Epoll,
+    /// `recv` that does not wait, again and again.
+    RecvNow,
+    /// `send` of a few bytes that does not wait, again and again.
+    SendNow,
+    /// `poll` for bytes that does not wait, again and again.
+    PollNow,
+    /// `select` likewise.
+    SelectNow,
+    /// `epoll_wait` likewise; the descriptor is the set's.
+    EpollNow,
 }
 
 /// What the thread needs: it owns nothing, for cancellation may not run what Rust would run.
@@ -110,6 +121,23 @@ extern "C-unwind" fn wait_in_call(job: *mut c_void) -> *mut c_void {
                 raw::select(fd + 1, read, null_mut(), null_mut(), null_mut()) as isize
             }
             Waits::Epoll => raw::epoll_wait(fd, &raw mut event, 1, -1) as isize,
+            Waits::RecvNow => loop {
+                raw::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT);
+            },
+            Waits::SendNow => loop {
+                raw::send(fd, BLOCK.as_ptr().cast(), 16, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+            },
+            Waits::PollNow => loop {
+                raw::poll(&raw mut one, 1, 0);
+            },
+            Waits::SelectNow => loop {
+                libc::FD_SET(fd, set.as_mut_ptr());
+                let (read, mut none) = (set.as_mut_ptr(), libc::timeval { tv_sec: 0, tv_usec: 0 });
+                raw::select(fd + 1, read, null_mut(), null_mut(), &raw mut none);
+            },
+            Waits::EpollNow => loop {
+                raw::epoll_wait(fd, &raw mut event, 1, 0);
+            },
         };
     }
     null_mut()

@@ -76,7 +76,7 @@ macro_rules! oracle_cases {
                 daemon_goes_on
             }
             waits {
-                cancel_full_send cancel_accept cancel_connect cancel_readiness close_during_send
+                cancel_full_send cancel_accept cancel_connect cancel_readiness cancel_what_does_not_wait close_during_send
                 close_during_accept close_during_connect close_during_readiness close_during_epoll_wait
             }
             signals {

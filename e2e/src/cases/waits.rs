@@ -130,6 +130,29 @@ pub fn cancel_readiness(s: &mut Stage) {
     }
 }
 
+/// Cancelled while it makes calls that do not wait, with something there for them and without.
+pub fn cancel_what_does_not_wait(s: &mut Stage) {
+    let c = s.pair();
+    let ep = calls::epoll_create().expect("a set");
+    calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, libc::EPOLLIN, 1).expect("added");
+    let on_it = [Waits::RecvNow, Waits::SendNow, Waits::PollNow, Waits::SelectNow];
+    for there in [false, true] {
+        for (fd, waits) in
+            on_it.map(|waits| (c.a, waits)).into_iter().chain([(ep, Waits::EpollNow)])
+        {
+            if there {
+                s.b_send(c, "there");
+            }
+            let waiting = Waiter::start(fd, waits).expect("a thread");
+            thread::sleep(SETTLE);
+            say!("cancelled", waiting.cancel());
+        }
+    }
+    s.b(&format!("drain {}", c.b));
+    while calls::recv(c.a, 99, libc::MSG_DONTWAIT).is_ok() {}
+    works(s, c);
+}
+
 /// `close` while another thread fills the connection: its call goes on until all is taken.
 pub fn close_during_send(s: &mut Stage) {
     let c = s.pair();

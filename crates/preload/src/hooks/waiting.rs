@@ -318,6 +318,7 @@ unsafe fn epoll(
     }
     // SAFETY: the caller's promise.
     let list = unsafe { std::slice::from_raw_parts_mut(events, n) };
+    nap::cancelled();
     Some(set.wait(w, epfd, list, limit, naps, sleep))
 }
 

@@ -11,6 +11,7 @@ pub(crate) fn splice_out(
     n: usize,
     flags: u32,
 ) -> Outcome {
+    nap::cancelled();
     if let Some((mine, peer)) = conn.halves(w)
         && conn.came_down(mine, peer)
     {
@@ -105,6 +106,7 @@ pub(crate) fn splice_in(
     n: usize,
     flags: u32,
 ) -> Outcome {
+    nap::cancelled();
     left::tidy();
     let ms = if may_wait_for_pipe(pipe, flags) { -1 } else { 0 };
     let mut fds = [libc::pollfd { fd: pipe, events: libc::POLLIN, revents: 0 }];
