@@ -50,7 +50,7 @@ macro_rules! oracle_cases {
                 send_timeout receive_timeout_does_not_limit_sending queue_sizes queue_of_much urgent urgent_inline urgent_none vectors too_many_vectors
                 messages many_messages many_messages_block preadv2_pwritev2 nowait_read sendfile sendfile_stops_midway
                 sendfile_limits splice_in splice_in_much splice_out splice_that_does_not_wait
-                sendfile_from_what_is_no_file tee_and_others_refuse bad_pointers full_and_drained room_behind_an_end
+                sendfile_from_what_is_no_file sendfile_into_a_pipe tee_and_others_refuse bad_pointers full_and_drained room_behind_an_end
                 large_both_ways large_one_way_blocking errno_is_left_alone syscall_function more_flag
                 zero_copy_sending zero_copy_unasked kernel_tls_refused_or_not
             }

@@ -629,6 +629,27 @@ pub fn splice_out(s: &mut Stage) {
     say!("pipe at its end", calls::splice(r, c.a, 99, 0));
 }
 
+/// `sendfile` from a connection into a pipe, which Linux has done since 5.12: what the connection has, and no more.
+pub fn sendfile_into_a_pipe(s: &mut Stage) {
+    let c = s.pair();
+    let ep = calls::epoll_create().expect("a set");
+    calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, libc::EPOLLIN, 1).expect("added");
+    let [r, w] = calls::pipe(libc::O_NONBLOCK).expect("a pipe");
+    for n in 0..4 {
+        // Who sleeps is rung for.
+        s.b_later(100, &format!("send {} 0 text {n}", c.b));
+        say!("event", calls::epoll_wait(ep, 4, 5000));
+        say!("moved", calls::sendfile(w, c.a, None, 99), calls::read(r, 99));
+    }
+    say!("at a place", calls::sendfile(w, c.a, Some(&mut 0), 99));
+    calls::set_nonblocking(c.a, true).expect("a flag");
+    say!("nothing", calls::sendfile(w, c.a, None, 99), calls::read(r, 99));
+    say!("more than asked for", s.b_send(c, "abcdef"), calls::poll(c.a, libc::POLLIN, 5000));
+    say!("moved", calls::sendfile(w, c.a, None, 3), calls::read(r, 99), calls::recv(c.a, 9, 0));
+    say!("end", s.b_shutdown(c, libc::SHUT_WR), calls::poll(c.a, libc::POLLIN, 5000));
+    say!("moved", calls::sendfile(w, c.a, None, 99));
+}
+
 /// `splice` that does not wait, by what its flags say and by what the two ends are; of what it does not wait for is the
 /// other end.
 pub fn splice_that_does_not_wait(s: &mut Stage) {

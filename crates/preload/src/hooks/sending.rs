@@ -201,6 +201,13 @@ unsafe fn file_to_socket(to: c_int, from: c_int, offset: *mut off_t, n: size_t) 
         // SAFETY: libc's contract, handed on.
         return answer(unsafe { io::send_file(w, conn, to, from, offset, n) });
     }
+    if let Some((w, conn)) = active(from).filter(|_| n > 0 && offset.is_null() && is_pipe(to))
+        // As with `splice`, which it comes to then.
+        && !io::keep_tcp(w, conn, from, Reason::Splice)
+        && conn.phase() == Phase::Attached
+    {
+        return answer(io::splice_out(w, conn, from, to, n, 0));
+    }
     // SAFETY: libc's contract, handed on.
     unsafe { real::sendfile(to, from, offset, n) }
 }
