@@ -262,10 +262,12 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
     let begun = result == 0 || matches!(real::errno(), libc::EINPROGRESS | libc::EINTR);
     let dissolving = storage.is_some_and(|s| i32::from(s.ss_family) == libc::AF_UNSPEC);
     if dissolving && result == 0 {
-        ready::unregister(w, conn);
-        conn.dissolved(w, fd);
-        ready::reregister(w, conn);
+        dissolved(w, conn, fd);
         return;
+    }
+    if begun && conn.phase() == Phase::Attached {
+        // The kernel knows of no connection there: it was dissolved by a call that we have not seen.
+        dissolved(w, conn, fd);
     }
     if !begun || conn.phase() == Phase::Offered && call::name(fd, true).is_ok() {
         return;
@@ -294,6 +296,12 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
         None if result == 0 => conn.dissolved(w, fd),
         None => {}
     }
+}
+
+fn dissolved(w: &'static World, conn: &'static Conn, fd: c_int) {
+    ready::unregister(w, conn);
+    conn.dissolved(w, fd);
+    ready::reregister(w, conn);
 }
 
 /// A descriptor was duplicated: both lead to the same connection.

@@ -100,3 +100,9 @@ pub fn table_size() -> c_int {
     // SAFETY: cannot fail.
     unsafe { libc::getdtablesize() }
 }
+
+/// `connect` to no address family, with so many bytes of an address.
+pub fn disconnect_by(fd: c_int, len: u32) -> Ret {
+    let addr = zero!(libc::sockaddr_in);
+    call!(libc::connect, fd, (&raw const addr).cast(), len)
+}

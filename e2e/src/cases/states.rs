@@ -102,8 +102,22 @@ pub fn connect_to_full_backlog(s: &mut Stage) {
 
 /// `connect(AF_UNSPEC)` on a connection in use.
 pub fn connect_unspec(s: &mut Stage) {
+    dissolved(s, calls::disconnect);
+}
+
+/// The same with an address of which there is little but the family, and one of which there is less.
+pub fn connect_unspec_cut_short(s: &mut Stage) {
+    for len in [2, 8] {
+        dissolved(s, |fd| calls::corner::disconnect_by(fd, len));
+    }
     let c = s.pair_nb();
-    say!("disconnect", calls::disconnect(c.a));
+    say!("too short", calls::corner::disconnect_by(c.a, 1), s.mask(c.a));
+    say!("works", try_send(c.a, "x"), s.b_recv(c, 9));
+}
+
+fn dissolved(s: &mut Stage, by: impl Fn(i32) -> Ret) {
+    let c = s.pair_nb();
+    say!("disconnect", by(c.a));
     say!("poll", s.mask(c.a));
     say!("peer name", calls::peer_port(c.a));
     say!("send recv", try_send(c.a, "x"), try_recv(c.a, 1));

@@ -32,16 +32,19 @@ pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    let known = fds::conn(fd).is_some() && !addr.is_null() && len as usize >= size_of::<sockaddr>();
+    // A family is enough to dissolve a connection.
+    let least = size_of::<libc::sa_family_t>();
+    let known = fds::conn(fd).is_some() && !addr.is_null() && len as usize >= least;
+    let is_whole = len as usize >= size_of::<sockaddr>();
     // SAFETY: libc's contract.
-    let before = (known && remote::concerns()).then(|| unsafe { copy(addr, len) });
+    let before = (known && is_whole && remote::concerns()).then(|| unsafe { copy(addr, len) });
     if let Some(storage) = &before {
         remote::connecting(fd, storage);
     }
     let since = if known { life::begins() } else { 0 };
     // SAFETY: libc's contract, handed on.
     let done = unsafe { real::connect(fd, addr, len) };
-    if known {
+    if known && (done == 0 || real::errno() != libc::EFAULT) {
         // SAFETY: the kernel has read as many bytes from there.
         let storage = before.unwrap_or_else(|| unsafe { copy(addr, len) });
         life::connected(fd, Some(&storage), done, since);
