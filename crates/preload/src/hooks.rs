@@ -8,6 +8,7 @@ mod asynchronous;
 mod by_number;
 mod lending;
 mod limits;
+mod listing;
 mod memory;
 mod numbers;
 mod printing;

@@ -248,6 +248,44 @@ pub fn become_by(name: &str, path: &str, args: [&str; 3]) -> i32 {
     errno()
 }
 
+/// `execl`, `execlp` or `execle` of a program with three arguments and so many more, 27 or 60, of which it makes nothing: an
+/// errno when it failed. The environment is the process's own.
+pub fn become_with_many(name: &str, path: &str, args: [&str; 3], more: usize) -> i32 {
+    macro_rules! tens {
+        ($function:path, $first:expr, $($last:expr),*) => {{
+            let [p, a, b, c] = $first;
+            let o = c"more".as_ptr();
+            if more == 27 {
+                $function(p, p, a, b, c,
+                    o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o,
+                    o, o, o, o, o, o, o,
+                    $($last),*)
+            } else {
+                $function(p, p, a, b, c,
+                    o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o,
+                    o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o,
+                    o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o, o,
+                    $($last),*)
+            }
+        }};
+    }
+    let (file, args) = (text(path), args.map(text));
+    let first = [file.as_ptr(), args[0].as_ptr(), args[1].as_ptr(), args[2].as_ptr()];
+    let all: Vec<String> =
+        std::env::vars().map(|(name, value)| format!("{name}={value}")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let (env, end) = (words(&all), null::<libc::c_char>());
+    // SAFETY: C strings, and lists that end with a null pointer.
+    unsafe {
+        match name {
+            "execl" => tens!(libc::execl, first, end),
+            "execlp" => tens!(libc::execlp, first, end),
+            _ => tens!(libc::execle, first, end, env.at.as_ptr()),
+        }
+    };
+    errno()
+}
+
 /// `posix_spawnp` of a program with three arguments.
 pub fn spawnp(path: &str, args: [&str; 3]) -> Result<i32, i32> {
     let list = words(&[path, args[0], args[1], args[2]]);

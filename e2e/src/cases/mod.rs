@@ -72,7 +72,7 @@ macro_rules! oracle_cases {
             }
             v6 { mapped_addresses }
             names {
-                fortified_names underscored_names underscored_forks underscored_connect large_file_names each_exec each_start
+                fortified_names underscored_names underscored_forks underscored_connect large_file_names each_exec exec_of_many each_start
                 daemon_goes_on
             }
             waits {

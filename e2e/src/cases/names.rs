@@ -197,6 +197,27 @@ pub fn each_exec(s: &mut Stage) {
     }
 }
 
+/// Those that are given the arguments one by one, with many of them; and with 31, behind which the null pointer is the
+/// 32nd.
+pub fn exec_of_many(s: &mut Stage) {
+    for name in ["execl", "execlp", "execle"] {
+        for more in [27, 60] {
+            let c = s.pair();
+            say!(name, more, calls::send(c.a, b"before ", 0), s.b_send(c, "queued "));
+            settle();
+            let fd = c.a.to_string();
+            let pid = child(|| {
+                forget_the_library();
+                names::become_with_many(name, &image(), ["--image", "greet", &fd], more)
+            });
+            calls::close(c.a).expect("closed");
+            say!("the peer", s.b_recv(c, 7), s.b_recv(c, 99));
+            say!("then", s.b_send(c, "later"), s.b_recv(c, 99));
+            say!("ended", calls::wait(pid), s.b_mask(c), s.b_recv(c, 9));
+        }
+    }
+}
+
 /// `posix_spawnp` and `popen` of such a program.
 pub fn each_start(s: &mut Stage) {
     let (c, d) = (s.pair(), s.pair());

@@ -168,3 +168,5 @@ macro_rules! variadic {
 variadic!(dprintf, "48", "x2", vdprintf);
 #[cfg(target_arch = "aarch64")]
 variadic!(__dprintf_chk, "40", "x3", __vdprintf_chk);
+
+pub(super) use variadic;

@@ -188,7 +188,7 @@ pub(super) unsafe fn run(
 }
 
 /// The environment as it is now.
-fn environment() -> *const *const c_char {
+pub(super) fn environment() -> *const *const c_char {
     // SAFETY: libc's variable; who changes it meanwhile breaks `execv` as well.
     unsafe { environ }
 }
@@ -250,77 +250,6 @@ pub unsafe extern "C-unwind" fn execveat(
     // SAFETY: libc's contract, handed on.
     unsafe { run(envp, |envp| real::execveat(dir, path, argv, envp, flags)) }
 }
-
-/// The rest of an argument list that the caller has laid out for a variadic function: the first few
-/// in registers, the others on the stack, a null pointer last. Rust cannot define variadic functions
-/// yet; on the architectures we support, a function with many pointer parameters finds them in the
-/// same places, and reads none behind the null.
-macro_rules! list_exec {
-    ($name:ident, $real:path, $env:path) => {
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(
-            path: *const c_char,
-            a0: *const c_char,
-            a1: *const c_char,
-            a2: *const c_char,
-            a3: *const c_char,
-            a4: *const c_char,
-            a5: *const c_char,
-            a6: *const c_char,
-            a7: *const c_char,
-            a8: *const c_char,
-            a9: *const c_char,
-            a10: *const c_char,
-            a11: *const c_char,
-            a12: *const c_char,
-            a13: *const c_char,
-            a14: *const c_char,
-            a15: *const c_char,
-            a16: *const c_char,
-            a17: *const c_char,
-            a18: *const c_char,
-            a19: *const c_char,
-            a20: *const c_char,
-            a21: *const c_char,
-            a22: *const c_char,
-            a23: *const c_char,
-            a24: *const c_char,
-            a25: *const c_char,
-            a26: *const c_char,
-            a27: *const c_char,
-            a28: *const c_char,
-            a29: *const c_char,
-            a30: *const c_char,
-            a31: *const c_char,
-        ) -> c_int {
-            let all = [
-                a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
-                a18, a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31,
-            ];
-            let Some(end) = all.iter().position(|a| a.is_null()) else {
-                real::set_errno(libc::E2BIG);
-                return -1;
-            };
-            let envp = $env(&all[end + 1..]);
-            // SAFETY: as libc's: a list that ends in a null pointer.
-            unsafe { run(envp, |envp| $real(path, all.as_ptr(), envp)) }
-        }
-    };
-}
-
-/// The environment of a list that has none.
-fn none_given(_: &[*const c_char]) -> *const *const c_char {
-    environment()
-}
-
-/// The environment that stands behind a list.
-fn given(behind: &[*const c_char]) -> *const *const c_char {
-    behind.first().map_or(std::ptr::null(), |envp| envp.cast::<*const c_char>())
-}
-
-list_exec!(execl, real::execve, none_given);
-list_exec!(execlp, real::execvpe, none_given);
-list_exec!(execle, real::execve, given);
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn posix_spawn(
