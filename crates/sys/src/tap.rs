@@ -67,7 +67,8 @@ impl Tap {
             .map_err(Failure::at("read the address of the device"))?;
         let (_, address) = request.hardware();
         let there = Interface::find(&name)?.filter(|found| found.index == self.interface.index);
-        Ok(Some(there.unwrap_or(Interface { name, up: true, address, ..self.interface.clone() })))
+        let elsewhere = || Interface { name, up: true, address, ..self.interface.clone() };
+        Ok(Some(there.unwrap_or_else(elsewhere)))
     }
 
     fn open_as(name: &str, shape: Shape) -> Result<(File, String, Shape), Failure> {
