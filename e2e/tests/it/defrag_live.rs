@@ -292,6 +292,29 @@ fn fragments_of_two_vlans_never_meet_and_headers_are_passed_over() {
     }
 }
 
+/// Frames of such an interface are bare packets of IP.
+#[test]
+fn fragments_of_an_interface_without_link_headers_are_put_together() {
+    let Some(stage) = Stage::new() else { return };
+    let tunnel = stage.inside(|| sys::tap::Tap::open("tun8").unwrap());
+    stage.types("ip link set tun8 up").unwrap();
+    for workers in ["1", "3"] {
+        let options = ["--workers", workers, "--json", "--stats", "0", "--metrics", METRICS];
+        let mut shunt = stage.shunt_on("tun8", &options);
+        for id in 0..20 {
+            for (at, more) in [(0, true), (1400, false)] {
+                (&tunnel.file).write_all(&fragment4(id, at, more, &[7; 1400])).unwrap();
+                let v6 = fragment6(id.into(), at, more, &[7; 1400], 0);
+                (&tunnel.file).write_all(&v6).unwrap();
+            }
+        }
+        eventually("all are whole", || {
+            number(&page(&stage), "\nshunt_defrag_datagrams_total ") >= 40
+        });
+        assert_eq!(Told::of(&shunt.stop()).get("fragments"), 80);
+    }
+}
+
 /// A card that hashes ports, as RSS does, sends the first fragment of a datagram to one queue and the others, which
 /// have no ports, to another.
 #[test]

@@ -419,7 +419,7 @@ impl Crew<'_> {
         if self.options.promiscuous {
             rings[0].promiscuous(self.interface.index).map_err(Error::System)?;
         }
-        let filter = steer::fragments(self.options.promiscuous);
+        let filter = steer::fragments(link_of(self.interface)?, self.options.promiscuous);
         rings.iter().try_for_each(|ring| ring.admit(&filter)).map_err(Error::System)?;
         Ok(rings)
     }

@@ -288,7 +288,12 @@ impl Stage {
 
     /// Starts `shunt` and waits until it is ready.
     pub(super) fn shunt(&self, options: &[&str]) -> Shunt {
-        let mut command = self.command("vb", options);
+        self.shunt_on("vb", options)
+    }
+
+    /// The same on another interface of host B.
+    pub(super) fn shunt_on(&self, interface: &str, options: &[&str]) -> Shunt {
+        let mut command = self.command(interface, options);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut guest = Guest::start(&mut command);
         let out = guest.take_stdout().unwrap();

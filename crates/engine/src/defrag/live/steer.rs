@@ -1,9 +1,18 @@
 //! Programs of the old machine: which frames come in, and which worker gets them.
+//!
+//! What they read is counted from where the kernel has them begin. For the filter of a ring, which gets frames whole, that
+//! is the link's header; for that of a socket which gets packets, and for choosing a worker, it is what the link's header
+//! is in front of, tags that the kernel has not taken out among it. The old machine can count from the IP header on
+//! (`SKF_NET_OFF`) wherever that is, but before 2025 (Linux commit d4bac0288a2b) it did not find what a driver had left in
+//! pages of their own, as some do with all but the first 14 bytes, and the frame was missed.
 
 use sys::bpf::Classic;
 
-/// Offsets from here are from the network header on, wherever the frame has it.
-const NETWORK: u32 = 0xfff0_0000;
+use crate::defrag::Link;
+
+/// Bytes of Ethernet's header, and where in it the type is.
+const ETHERNET_BYTES: u32 = 14;
+const ETHERNET_TYPE: u32 = 12;
 /// The type of what the frame holds, as the kernel found it; tags that were taken out are not counted.
 const TYPE: u32 = 0xffff_f000;
 /// To whom the frame was addressed.
@@ -49,7 +58,7 @@ const MULTIPLY: u16 = 0x24;
 const SHIFT_RIGHT: u16 = 0x74;
 const JUMP: u16 = 0x05;
 
-/// A place in a program: what is there, and how many bytes further in than the network header.
+/// A place in a program: what is there, and how far in the frame it is about, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place(&'static str, u32);
 
@@ -95,17 +104,23 @@ fn assemble(lines: &[Line]) -> Vec<Classic> {
 }
 
 /// Lets in fragments that come from outside, and what may hold some. Frames to other hosts come to an interface that
-/// somebody else has made promiscuous, too, and are not let in unless `of_others`.
-pub(crate) fn fragments(of_others: bool) -> Vec<Classic> {
+/// somebody else has made promiscuous, too, and are not let in unless `of_others`. For a ring, of a link of this kind.
+pub(crate) fn fragments(link: Link, of_others: bool) -> Vec<Classic> {
     let mut lines = vec![Do(LOAD, ADDRESSED), If(JUMP_EQUAL, OUTGOING, NO)];
     lines.extend((!of_others).then_some(If(JUMP_EQUAL, OTHER_HOST, NO)));
-    lines.push(Do(LOAD, TYPE));
+    let (kind, ip) = match link {
+        Link::Ethernet => (Do(LOAD_HALF, ETHERNET_TYPE), ETHERNET_BYTES),
+        // Nothing is in front of it.
+        _ => (Do(LOAD, TYPE), 0),
+    };
+    lines.push(kind);
     lines.extend(NESTED.map(|kind| If(JUMP_EQUAL, kind, YES)));
-    lines.extend(fragments_of_ip());
+    lines.extend(fragments_of_ip(ip));
     assemble(&lines)
 }
 
-/// Lets in fragments that the interface's own IP would take: frames to this host, of no VLAN.
+/// Lets in fragments that the interface's own IP would take: frames to this host, of no VLAN. For a socket that gets
+/// packets.
 pub(crate) fn fragments_to_us() -> Vec<Classic> {
     let mut lines = vec![
         Do(LOAD, ADDRESSED),
@@ -120,12 +135,13 @@ pub(crate) fn fragments_to_us() -> Vec<Classic> {
         Here(Place("own", 0)),
         Do(LOAD, TYPE),
     ];
-    lines.extend(fragments_of_ip());
+    lines.extend(fragments_of_ip(0));
     assemble(&lines)
 }
 
-/// Whether a frame of the type that is loaded holds a fragment: the end of a filter, with places [`YES`] and [`NO`].
-fn fragments_of_ip() -> Vec<Line> {
+/// Whether a frame of the type that is loaded holds a fragment, its IP header being at `at`: the end of a filter, with
+/// places [`YES`] and [`NO`].
+fn fragments_of_ip(at: u32) -> Vec<Line> {
     const IPV4: Place = Place("v4", 0);
     const IPV6: Place = Place("v6", 0);
     let mut lines = vec![
@@ -134,11 +150,11 @@ fn fragments_of_ip() -> Vec<Line> {
         Go(NO),
         Here(IPV4),
         // Offset or "more fragments".
-        Do(LOAD_HALF, NETWORK + 6),
+        Do(LOAD_HALF, at + 6),
         If(JUMP_ANY, 0x3fff, YES),
         Go(NO),
         Here(IPV6),
-        Do(LOAD_BYTE, NETWORK + 6),
+        Do(LOAD_BYTE, at + 6),
         If(JUMP_EQUAL, FRAGMENT_HEADER, YES),
     ];
     lines.extend(EXTENSIONS.map(|header| If(JUMP_EQUAL, header, YES)));
@@ -168,7 +184,6 @@ pub(super) fn spread(secrets: &[u32; SECRETS]) -> Vec<Classic> {
     const DEPTHS: [u32; 5] = [0, 4, 8, 12, 16];
     let mut lines = vec![Do(LOAD, TYPE)];
     for depth in TAGGED_BY {
-        let at = NETWORK + depth;
         lines.extend([
             If(JUMP_EQUAL, V4, Place("is v4", depth)),
             If(JUMP_EQUAL, V6, Place("is v6", depth)),
@@ -183,7 +198,7 @@ pub(super) fn spread(secrets: &[u32; SECRETS]) -> Vec<Classic> {
             Here(Place("is v6", depth)),
             Go(Place("v6", depth)),
             Here(Place("is PPPoE", depth)),
-            Do(LOAD_HALF, at + PPPOE_BYTES - 2),
+            Do(LOAD_HALF, depth + PPPOE_BYTES - 2),
             If(JUMP_EQUAL, PPP_V4, Place("holds v4", depth)),
             If(JUMP_EQUAL, PPP_V6, Place("holds v6", depth)),
             Go(OTHER),
@@ -192,22 +207,21 @@ pub(super) fn spread(secrets: &[u32; SECRETS]) -> Vec<Classic> {
             Here(Place("holds v6", depth)),
             Go(Place("v6", depth + PPPOE_BYTES)),
             Here(Place("is tag", depth)),
-            Do(LOAD_HALF, at + TAG_BYTES - 2),
+            Do(LOAD_HALF, depth + TAG_BYTES - 2),
         ]);
     }
     lines.extend([Here(OTHER), Do(RETURN, 0)]);
     for depth in DEPTHS {
-        let at = NETWORK + depth;
         let (begin, keys) = (secrets[HALVES], &secrets[..HALVES]);
         // Addresses and identification.
         lines.extend([Here(Place("v4", depth)), Do(LOAD_WORD, begin)]);
-        lines.extend(added(at, &[12, 14, 16, 18, 4], keys));
+        lines.extend(added(depth, &[12, 14, 16, 18, 4], keys));
         lines.extend([Go(END), Here(Place("v6", depth)), Do(LOAD_WORD, begin)]);
         let addresses: Vec<u32> = (8..40).step_by(2).collect();
-        lines.extend(added(at, &addresses, keys));
+        lines.extend(added(depth, &addresses, keys));
         lines.extend([
             Do(TO_X, 0),
-            Do(LOAD_BYTE, at + 6),
+            Do(LOAD_BYTE, depth + 6),
             If(JUMP_EQUAL, FRAGMENT_HEADER, Place("identified", depth)),
             // Somewhere behind other headers: the addresses have to do.
             Do(FROM_X, 0),
@@ -215,7 +229,7 @@ pub(super) fn spread(secrets: &[u32; SECRETS]) -> Vec<Classic> {
             Here(Place("identified", depth)),
             Do(FROM_X, 0),
         ]);
-        lines.extend(added(at, &[44, 46], &keys[addresses.len()..]));
+        lines.extend(added(depth, &[44, 46], &keys[addresses.len()..]));
         lines.push(Go(END));
     }
     lines.extend([
@@ -243,7 +257,7 @@ fn added(at: u32, places: &[u32], keys: &[u32]) -> Vec<Line> {
 mod tests {
     use super::*;
 
-    /// Runs a program on a packet (from its network header on) as the kernel would.
+    /// Runs a program on a packet, or on a frame, as the kernel would.
     fn run(program: &[Classic], kind: u32, packet: &[u8]) -> u32 {
         run_on(program, kind, (HOST, None), packet)
     }
@@ -261,10 +275,7 @@ mod tests {
             TAGGED => u32::from(tag.is_some()),
             // Some kernels leave there what an earlier tag was.
             TAG => tag.unwrap_or(77),
-            _ => {
-                let at = (k - NETWORK) as usize;
-                packet[at..at + len].iter().fold(0, |n, b| n << 8 | u32::from(*b))
-            }
+            _ => packet[k as usize..][..len].iter().fold(0, |n, b| n << 8 | u32::from(*b)),
         };
         let (mut a, mut x, mut at) = (0u32, 0u32, 0usize);
         loop {
@@ -309,10 +320,20 @@ mod tests {
         packet
     }
 
+    /// A packet behind a header of Ethernet.
+    fn frame(kind: u32, packet: &[u8]) -> Vec<u8> {
+        let [.., high, low] = kind.to_be_bytes();
+        [&[2; 12][..], &[high, low], packet].concat()
+    }
+
     #[test]
     fn fragments_come_in_and_nothing_else() {
-        let filter = fragments(false);
-        let passes = |kind, packet: &[u8]| run(&filter, kind, packet) != 0;
+        let (filter, bare) = (fragments(Link::Ethernet, false), fragments(Link::Raw, false));
+        let passes = |kind, packet: &[u8]| {
+            let is_in = run(&filter, kind, &frame(kind, packet)) != 0;
+            assert_eq!(run(&bare, kind, packet) != 0, is_in, "with nothing in front of it");
+            is_in
+        };
         assert!(passes(V4, &v4(1, 0x2000)), "first");
         assert!(passes(V4, &v4(1, 0x2001)), "middle");
         assert!(passes(V4, &v4(1, 0x0001)), "last");
@@ -328,8 +349,10 @@ mod tests {
     #[test]
     fn what_ip_of_the_interface_would_not_take_does_not_come_to_us() {
         const PRIORITY: u32 = 5 << 13;
-        let (ours, all, few) = (fragments_to_us(), fragments(true), fragments(false));
+        let ours = fragments_to_us();
+        let [all, few] = [true, false].map(|of_others| fragments(Link::Ethernet, of_others));
         let fragment = v4(1, 0x2000);
+        let framed = frame(V4, &fragment);
         let passes = |frame| run_on(&ours, V4, frame, &fragment) != 0;
         assert!(passes((HOST, None)));
         assert!(passes((HOST, Some(PRIORITY))), "a priority, and no VLAN");
@@ -337,13 +360,28 @@ mod tests {
         // Broadcast, multicast, another host, outgoing.
         for addressed in 1..=OUTGOING {
             assert!(!passes((addressed, None)), "{addressed}");
-            let comes = |program| run_on(program, V4, (addressed, Some(9)), &fragment) != 0;
+            let comes = |program| run_on(program, V4, (addressed, Some(9)), &framed) != 0;
             assert_eq!(comes(&all), addressed != OUTGOING, "{addressed}");
             assert_eq!(comes(&few), ![OTHER_HOST, OUTGOING].contains(&addressed), "{addressed}");
         }
         assert_ne!(run(&ours, V6, &v6(1, 44, 1)), 0);
         assert_eq!(run(&ours, V4, &v4(1, 0)), 0, "whole");
         assert_eq!(run(&ours, 0x8100, &fragment), 0, "a tag that is still there");
+    }
+
+    /// Negative offsets, as the kernel has them, are for what it knows beside the frame. Those that count from a header
+    /// in the frame older kernels look up in its first part only.
+    #[test]
+    fn all_parts_of_a_frame_are_looked_into() {
+        const BESIDE: u32 = 0xffff_f000;
+        let rings = [Link::Ethernet, Link::Raw].map(|link| fragments(link, false));
+        for program in [&rings[0], &rings[1], &fragments_to_us(), &spread(&secrets(1))] {
+            for line in
+                program.iter().filter(|line| [LOAD, LOAD_HALF, LOAD_BYTE].contains(&line.code))
+            {
+                assert!(line.k < 1 << 31 || line.k >= BESIDE, "{line:?}");
+            }
+        }
     }
 
     /// Numbers that nobody has chosen, the same in each run.
@@ -471,7 +509,7 @@ mod tests {
             Err(e) => return println!("skipped: {e}"),
         };
         ring.found_group(&spread(&secrets(7))).unwrap();
-        ring.admit(&fragments(false)).unwrap();
+        ring.admit(&fragments(Link::Ethernet, false)).unwrap();
         ring.admit(&fragments_to_us()).unwrap();
     }
 

@@ -434,15 +434,10 @@ mod tests {
         Worker::new(shard, output, &Arc::new(is_to_stop.into()), &target)
     }
 
-    /// Lets in what is sent to this port, by UDP behind a plain IPv4 header.
+    /// Lets in what is sent to this port, by UDP behind plain headers of Ethernet and IPv4.
     fn to_port(port: u16) -> [Classic; 4] {
         let line = |code, no, k| Classic { code, yes: 0, no, k };
-        [
-            line(0x28, 0, 0xfff0_0016),
-            line(0x15, 1, port.into()),
-            line(6, 0, u32::MAX),
-            line(6, 0, 0),
-        ]
+        [line(0x28, 0, 14 + 22), line(0x15, 1, port.into()), line(6, 0, u32::MAX), line(6, 0, 0)]
     }
 
     #[test]
