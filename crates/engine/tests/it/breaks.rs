@@ -136,3 +136,21 @@ fn a_client_that_only_takes_its_time_keeps_its_connection() {
     assert_eq!(bob.receive().status(), NtStatus::PENDING);
     assert_eq!(place.counts().breaking, 1);
 }
+
+/// MS-SMB2 3.3.4.1.4: what is said of a share is encrypted where its answers are. A lease is of no share.
+#[test]
+fn that_an_oplock_of_a_secret_share_is_broken_is_secret() {
+    let place = Place::new();
+    for (share, is_secret) in [("files", false), ("secret", true)] {
+        let mut alice = Client::connect(place.address(), Offer::default());
+        alice.log_on("alice", "pw").unwrap();
+        (alice.sign, alice.seal) = (!is_secret, is_secret);
+        alice.enter_tree(share).unwrap();
+        let name = utf16(share);
+        let create = create::Request { oplock: OplockLevel::Batch, ..Client::create_body(&name) };
+        alice.call(Command::Create, &create).good();
+        let mut bob = bob(&place);
+        bob.send_one(request(Command::Create, &create));
+        assert_eq!(alice.receive_break().sealed, is_secret, "{share}");
+    }
+}

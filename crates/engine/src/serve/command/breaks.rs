@@ -26,7 +26,7 @@ fn header() -> Header {
 
 /// An oplock is less now.
 struct OplockIsLess {
-    /// Whose it is, if its session encrypts.
+    /// Whose it is, if its session encrypts, or its share.
     sealed: Option<Arc<Session>>,
     file: FileId,
     key: FileKey,
@@ -62,8 +62,9 @@ pub(in crate::serve) fn oplock(
     acknowledge: bool,
 ) {
     let channels = session.state().channels.clone();
+    let secret = session.must_encrypt || open.tree.share.config.encrypted;
     let notice = OplockIsLess {
-        sealed: session.must_encrypt.then(|| session.clone()),
+        sealed: (secret && session.encryption.is_some()).then(|| session.clone()),
         file: open.file_id,
         key: open.key,
         open: open.id,
