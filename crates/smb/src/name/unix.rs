@@ -14,9 +14,12 @@
 //! | a byte 0x80..=0xff that is no part of UTF-8 | U+10F780..=U+10F7FF |
 //!
 //! A Unix name that really has one of these private characters (written by something that knew no mapping)
-//! is shown byte by byte, as the last line says: no two Unix names are one to a client.
+//! is shown byte by byte, as the last line says: no two Unix names are one to a client. So is the second of two
+//! characters that stand for halves of a surrogate pair ([`utf16`]), and would be a pair to clients.
 
 use std::borrow::Cow;
+
+use super::utf16;
 
 const MAPPED: [u8; 8] = *b"\"*:<>?\\|";
 const CONTROL: u32 = 0xf000;
@@ -107,6 +110,13 @@ fn is_private(c: char) -> bool {
     matches!(u32::from(c), 0xf001..=0xf029 | 0x10_f780..=0x10_f7ff)
 }
 
+/// Whether two characters of a Unix name would be another one for clients.
+fn has_pair(text: &str) -> bool {
+    // What their bytes begin with.
+    text.as_bytes().contains(&0xf4)
+        && text.chars().zip(text.chars().skip(1)).any(|(one, next)| utf16::are_a_pair(one, next))
+}
+
 /// What clients call an entry of a directory. No copy for the usual name.
 #[must_use]
 pub fn from_unix(name: &[u8]) -> Cow<'_, str> {
@@ -119,6 +129,7 @@ pub fn from_unix(name: &[u8]) -> Cow<'_, str> {
             if ends_well
                 && seen & FORBIDDEN == 0
                 && !text.contains(is_private)
+                && !has_pair(text)
                 && !is_marked(text) =>
         {
             Cow::Borrowed(text)
@@ -165,14 +176,16 @@ fn mapped(name: &[u8]) -> String {
         out.extend(bytes.iter().map(|byte| private(BYTE + u32::from(*byte))));
     };
     for chunk in body.utf8_chunks() {
+        let mut before = '\0';
         for c in chunk.valid().chars() {
+            let is_pair = utf16::are_a_pair(std::mem::replace(&mut before, c), c);
             match u8::try_from(u32::from(c)) {
                 Ok(byte @ 1..0x20) => out.push(private(CONTROL + u32::from(byte))),
                 Ok(byte) if is_forbidden(byte) => {
                     let at = MAPPED.iter().zip(SPECIAL..).find(|(special, _)| **special == byte);
                     out.push(at.map_or(c, |(_, code)| private(code)));
                 }
-                _ if is_private(c) || marked && c == DEVICE_MARK => {
+                _ if is_private(c) || is_pair || marked && c == DEVICE_MARK => {
                     bytes(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes())
                 }
                 _ => out.push(c),

@@ -2,7 +2,8 @@
 //!
 //! Windows allows half a surrogate pair in a name, Rust's strings do not. Such a half `U+D8xx`..`U+DFFF` is
 //! kept as the private character `U+10D8xx`..`U+10DFFF` and becomes half a pair again on the way out, so that
-//! every name that a client can send is a name that it gets back.
+//! every name that a client can send is a name that it gets back. Those private characters themselves, of which each
+//! would be the same to us as its half, clients cannot send.
 
 use crate::NtStatus;
 
@@ -13,7 +14,7 @@ const HALF_BASE: u32 = 0x10_0000;
 ///
 /// # Errors
 ///
-/// INVALID_PARAMETER for an odd number of bytes.
+/// INVALID_PARAMETER for an odd number of bytes; OBJECT_NAME_INVALID for a character that stands for half a pair.
 pub fn decode(bytes: &[u8]) -> Result<String, NtStatus> {
     if !bytes.len().is_multiple_of(2) {
         return Err(NtStatus::INVALID_PARAMETER);
@@ -26,9 +27,12 @@ pub fn decode(bytes: &[u8]) -> Result<String, NtStatus> {
         return String::from_utf8(ascii).map_err(|_| NtStatus::INVALID_PARAMETER);
     }
     let units = units.map(|unit| u16::from_le_bytes([unit[0], unit[1]]));
-    Ok(char::decode_utf16(units)
-        .map(|c| c.unwrap_or_else(|e| half(e.unpaired_surrogate())))
-        .collect())
+    let chars = char::decode_utf16(units).map(|c| match c {
+        Ok(c) if half_of(c).is_some() => Err(NtStatus::OBJECT_NAME_INVALID),
+        Ok(c) => Ok(c),
+        Err(unpaired) => Ok(half(unpaired.unpaired_surrogate())),
+    });
+    chars.collect()
 }
 
 /// The character that stands for half a pair.
@@ -36,11 +40,21 @@ fn half(unit: u16) -> char {
     char::from_u32(HALF_BASE + u32::from(unit)).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
+/// The half of a pair that a character stands for.
+fn half_of(c: char) -> Option<u16> {
+    u16::try_from(u32::from(c).checked_sub(HALF_BASE)?).ok().filter(|half| half & 0xf800 == 0xd800)
+}
+
+/// Whether two characters stand for halves that are a pair together: another character.
+pub(super) fn are_a_pair(first: char, second: char) -> bool {
+    half_of(first).is_some_and(|half| half < 0xdc00)
+        && half_of(second).is_some_and(|half| half >= 0xdc00)
+}
+
 /// The units of one character: one or two.
 fn units(c: char, buffer: &mut [u16; 2]) -> &[u16] {
-    let code = u32::from(c);
-    if let 0x10_d800..=0x10_dfff = code {
-        buffer[0] = u16::try_from(code - HALF_BASE).unwrap_or(0);
+    if let Some(half) = half_of(c) {
+        buffer[0] = half;
         return &buffer[..1];
     }
     c.encode_utf16(buffer)
