@@ -19,11 +19,13 @@ use crate::nap::{self, Behind, Nap};
 use crate::{fds, life, ready, real, remains, remote};
 
 mod early;
+mod limits;
 mod splicing;
 
 pub(crate) use splicing::{splice_in, splice_out};
 
 use early::{is_attached, receive_tcp};
+use limits::{patience_left, receive_time_left, send_time_left};
 
 const SIOCATMARK: u64 = 0x8905;
 const SIOCINQ: u64 = 0x541b;
@@ -449,6 +451,8 @@ pub(crate) struct Held {
     conn: &'static Conn,
     /// When it began to wait, nanoseconds: from then its time limit runs. 0: it has not.
     since: u64,
+    /// How far the peer had read when that was looked at last, and since when. Nanoseconds.
+    still: Option<(u64, u64)>,
     /// What is waited for is the rest of what the call wants: it has some already.
     is_rest: bool,
     /// Taken off after all else.
@@ -477,7 +481,7 @@ impl Held {
             return Err(libc::EBADF);
         }
         mark.now(Wait::Call(conn));
-        let held = Self { w, conn, since: 0, is_rest: false, mark };
+        let held = Self { w, conn, since: 0, still: None, is_rest: false, mark };
         // The record may have come to serve another connection since it was looked up. What is kept for a connection is
         // in no table.
         let is_it = fds::conn(fd).is_some_and(|found| std::ptr::eq(found, conn))
@@ -555,6 +559,12 @@ fn wait(
     if left == Some(0) {
         return Err(libc::EAGAIN);
     }
+    let patience = if room { patience_left(conn, fd, peer, &mut held.still) } else { None };
+    if patience == Some(0) {
+        remains::timed_out(w, conn, fd);
+        return Err(libc::ETIMEDOUT);
+    }
+    let left = [left, patience].into_iter().flatten().min();
     let timed = if room { options::SNDTIMEO } else { options::RCVTIMEO };
     if conn.options.load(Ordering::Relaxed) & timed == 0 && left.is_none() {
         if conn.may_be_nonblocking(w, mine) {
@@ -572,7 +582,11 @@ fn wait(
         }
     }
     // Another thread may have closed it meanwhile.
-    sleep(w, conn, conn.descriptor(fd), mine, peer, (room, left))
+    match sleep(w, conn, conn.descriptor(fd), mine, peer, (room, left)) {
+        // Which limit that was is found out when it waits again.
+        Err(libc::EAGAIN) if patience.is_some() => Ok(()),
+        ended => ended,
+    }
 }
 
 /// Whether a handler makes this call in the middle of another of this thread's, which has the lock, and goes on only when
@@ -735,28 +749,6 @@ fn sleep_in_kernel(
             Ok(())
         }
     }
-}
-
-/// What is left of `SO_SNDTIMEO`, if set, for a call that has waited since then: milliseconds, rounded up.
-fn send_time_left(fd: c_int, since: u64) -> Option<c_int> {
-    time_left(fd, libc::SO_SNDTIMEO, since)
-}
-
-/// The same of `SO_RCVTIMEO`, if this program has ever set it.
-fn receive_time_left(conn: &Conn, fd: c_int, since: u64) -> Option<c_int> {
-    let set = conn.options.load(Ordering::Relaxed) & options::RCVTIMEO != 0;
-    if set { time_left(fd, libc::SO_RCVTIMEO, since) } else { None }
-}
-
-fn time_left(fd: c_int, option: c_int, since: u64) -> Option<c_int> {
-    let t = call::getsockopt::<[i64; 2]>(fd, libc::SOL_SOCKET, option).ok()?;
-    if t == [0, 0] {
-        return None;
-    }
-    let limit = t.map(i64::cast_unsigned);
-    let limit = limit[0].saturating_mul(1_000_000_000).saturating_add(limit[1] * 1000);
-    let left = limit.saturating_sub(call::now_ns().saturating_sub(since));
-    Some(c_int::try_from(left.div_ceil(1_000_000)).unwrap_or(c_int::MAX))
 }
 
 /// A call that holds a connection ends; if it is the last that leads there, it ends the connection.
@@ -956,8 +948,7 @@ unsafe fn transmit_ring(
                 let waited = wait(w, conn, fd, true, &mut held);
                 fd = conn.descriptor(fd);
                 if let Err(errno) = waited {
-                    let moved = all - from.left();
-                    return if moved > 0 { Ok(moved) } else { Err(errno) };
+                    return limits::ended(fd, errno, all - from.left());
                 }
             }
             Put::Shut => return shut(w, conn, fd, all - from.left(), flags),
@@ -1117,7 +1108,7 @@ pub(crate) unsafe fn send_file(
                 let waited = wait(w, conn, fd, true, &mut held);
                 fd = conn.descriptor(fd);
                 if let Err(errno) = waited {
-                    break Err(errno);
+                    break limits::ended(fd, errno, total).map(drop);
                 }
             }
             Err(Put::Shut) => break shut(w, conn, fd, total, 0).map(drop),

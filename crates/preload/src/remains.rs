@@ -41,6 +41,16 @@ pub(crate) fn cut_off(w: &'static World, conn: &'static Conn, fd: c_int, own: bo
             "fd {fd}: reset: others are to have it, and what is unread cannot go back to TCP"
         ));
     }
+    reset(w, conn, fd, own);
+}
+
+/// The peer has read nothing for as long as `TCP_USER_TIMEOUT` says: the connection ends with a reset.
+#[cold]
+pub(crate) fn timed_out(w: &'static World, conn: &'static Conn, fd: c_int) {
+    reset(w, conn, fd, false);
+}
+
+fn reset(w: &'static World, conn: &'static Conn, fd: c_int, own: bool) {
     let alone = !fds::borrowed() && !conn.is_used_by_others(w) && remote::is_replaceable(conn);
     if alone && may_make_sockets() && conn.hold() {
         let done = conn.cut_off(w, fd).is_some_and(|moving| place(w, conn, fd, moving));

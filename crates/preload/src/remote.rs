@@ -459,6 +459,7 @@ fn inherit_options(conn: &Conn, from: c_int, to: c_int) {
         (option::OOBINLINE, SOL_SOCKET, libc::SO_OOBINLINE),
         (option::KEEPALIVE, SOL_SOCKET, libc::SO_KEEPALIVE),
         (option::NODELAY, libc::IPPROTO_TCP, libc::TCP_NODELAY),
+        (option::USER_TIMEOUT, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT),
         (option::INQ, libc::IPPROTO_TCP, option::TCP_INQ),
         (option::ZEROCOPY, SOL_SOCKET, libc::SO_ZEROCOPY),
     ] {

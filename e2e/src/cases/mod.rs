@@ -47,7 +47,7 @@ macro_rules! oracle_cases {
                 peek_waitall_times_out_once trunc
                 waitall_times_out waitall_until_the_end waitall_whole waitall_dontwait
                 dontwait_when_empty low_water_mark low_water_mark_blocks receive_timeout
-                send_timeout receive_timeout_does_not_limit_sending queue_sizes queue_of_much urgent urgent_inline urgent_none vectors too_many_vectors
+                send_timeout user_timeout receive_timeout_does_not_limit_sending queue_sizes queue_of_much urgent urgent_inline urgent_none vectors too_many_vectors
                 messages many_messages many_messages_block preadv2_pwritev2 nowait_read sendfile sendfile_stops_midway
                 sendfile_limits splice_in splice_in_much splice_out splice_that_does_not_wait
                 sendfile_from_what_is_no_file sendfile_into_a_pipe tee_and_others_refuse bad_pointers full_and_drained room_behind_an_end

@@ -242,6 +242,28 @@ pub fn send_timeout(s: &mut Stage) {
     say!("poll", s.mask(c.a));
 }
 
+/// `TCP_USER_TIMEOUT` ends a connection whose peer reads nothing while there is something for it, and tells who waits for
+/// room.
+pub fn user_timeout(s: &mut Stage) {
+    for by_file in [false, true] {
+        let c = s.pair();
+        let file = calls::memfd(b"0123456789").expect("a file");
+        let set = || calls::setsockopt(c.a, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 700);
+        say!("set", set(), Stage::fill(c.a));
+        let sent =
+            if by_file { calls::sendfile(c.a, file, None, 10) } else { calls::send(c.a, b"x", 0) };
+        say!("told", sent, s.mask(c.a));
+        say!("then", calls::send(c.a, b"x", libc::MSG_NOSIGNAL), calls::recv(c.a, 9, 0));
+        say!("closed", calls::close(c.a));
+    }
+    // Who reads now and then is waited for.
+    let c = s.pair();
+    say!("set", calls::setsockopt(c.a, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 5000));
+    say!("fill", Stage::fill(c.a));
+    s.b_later(300, &format!("drain {}", c.b));
+    say!("sent", timed(|| calls::send(c.a, b"x", 0)));
+}
+
 /// `SO_RCVTIMEO` is no limit of who waits for room.
 pub fn receive_timeout_does_not_limit_sending(s: &mut Stage) {
     let file = calls::memfd(b"0123456789").expect("a file");

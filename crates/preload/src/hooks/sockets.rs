@@ -251,6 +251,7 @@ const fn carried(level: c_int, name: c_int) -> u32 {
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => option::OOBINLINE,
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => option::KEEPALIVE,
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => option::NODELAY,
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => option::USER_TIMEOUT,
         _ => 0,
     }
 }

@@ -148,7 +148,9 @@ pub(crate) fn splice_in(
                 }
                 let waited = wait(w, conn, fd, true, &mut held);
                 fd = conn.descriptor(fd);
-                waited?;
+                if let Err(errno) = waited {
+                    return limits::ended(fd, errno, 0);
+                }
             }
             Err(Put::Shut) => return shut(w, conn, fd, 0, 0),
             Err(Put::Failed(libc::EPIPE)) => return broken_pipe(0, 0),
