@@ -24,6 +24,17 @@ pub(super) async fn aside<T: Send + 'static>(
     elsewhere(share, move || this.timed(what)).await
 }
 
+/// [`aside`], of something on a file system that may be another one than that of the share's root: `far` as
+/// [`Handle::is_far`](super::fs::Handle::is_far) has it.
+pub(super) async fn aside_if<T: Send + 'static>(
+    share: &Share,
+    far: bool,
+    what: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    // How long that takes is nothing that the share's own is to blame for.
+    if far { elsewhere(share, what).await } else { aside(share, what).await }
+}
+
 /// Has a thread that may wait call `what`, which takes its time on any file system. There it goes on to its end, whoever
 /// waits for it no more. A share has half of these threads at most: one whose file system does not answer any more, as
 /// that of a host that is gone, leaves the others to all else.

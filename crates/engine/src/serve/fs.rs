@@ -293,6 +293,12 @@ impl Share {
 }
 
 impl Inner {
+    /// Whether something on this device is for who may wait, though the share's root is not: what is mounted beneath it
+    /// is of another host or of a program, or nobody has asked yet.
+    fn is_far(&self, device: u64) -> bool {
+        !self.devices.is_root(device) && self.devices.known(device).is_none_or(|kind| !kind.local)
+    }
+
     /// Nothing may be changed in a share that is read-only.
     fn writable(&self) -> Result<(), NtStatus> {
         if self.config.read_only { Err(NtStatus::ACCESS_DENIED) } else { Ok(()) }

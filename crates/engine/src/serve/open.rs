@@ -494,7 +494,12 @@ impl Open {
 
     /// Whether its file system is to be called by who may wait: see [`fs::Share::keeps_waiting`].
     pub(super) fn keeps_waiting(&self) -> bool {
-        self.tree.share.files.as_ref().is_some_and(fs::Share::keeps_waiting)
+        self.file().is_some_and(|file| file.keeps_waiting())
+    }
+
+    /// Whether its file system is another one than the share's: see [`fs::Handle::is_far`].
+    pub(super) fn is_far(&self) -> bool {
+        self.file().is_some_and(|file| file.is_far())
     }
 
     /// Calls `what`, which calls its file system, as [`aside()`](super::aside::aside) does.
@@ -503,6 +508,10 @@ impl Open {
         what: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> T {
         match &self.tree.share.files {
+            Some(share) if self.is_far() => {
+                let this = self.clone();
+                elsewhere(share, move || what(&this)).await
+            }
             Some(share) if share.keeps_waiting() => {
                 let (this, timed) = (self.clone(), share.clone());
                 elsewhere(share, move || timed.timed(|| what(&this))).await

@@ -842,7 +842,7 @@ impl Server {
         watch::closed(open);
         let delete = closed.and_then(|closed| closed.delete);
         let Some(share) = &open.tree.share.files else { return Closing::default() };
-        let waits = share.keeps_waiting();
+        let waits = open.keeps_waiting();
         let is_large = !waits && delete.is_some() && open.is_large();
         let elsewhere = (waits || is_large) && runtime::is_vector();
         if elsewhere && delete.is_none() {
@@ -864,7 +864,7 @@ impl Server {
                 let open = ending.open.clone();
                 let ended = match is_large {
                     true => aside::elsewhere(&share, move || ending.run()).await,
-                    false => aside::aside(&share, move || ending.run()).await,
+                    false => aside::aside_if(&share, open.is_far(), move || ending.run()).await,
                 };
                 let deleted = ended.removed.is_some();
                 server.ended(&open, ended);
@@ -941,7 +941,7 @@ impl Server {
             return;
         }
         let this = open.clone();
-        if let Some(folder) = aside::aside(share, move || this.folder()).await {
+        if let Some(folder) = aside::aside_if(share, open.is_far(), move || this.folder()).await {
             self.contend_directory(folder, open);
         }
     }

@@ -21,7 +21,7 @@ use smb::wire::create::{IMPERSONATION_MAX, Request, Response};
 use smb::{Access, Attributes, CreateAction, CreateOptions, NtStatus, OplockLevel};
 
 use super::super::access::{self, Asker};
-use super::super::aside::{AT_ONCE, aside, elsewhere};
+use super::super::aside::{AT_ONCE, aside, aside_if, elsewhere};
 use super::super::channel::{Exchange, PATIENCE};
 use super::super::fs::{Share, Want};
 use super::super::open::{Durable, Given, Object, Open, OpenLease};
@@ -424,7 +424,8 @@ impl Creating<'_, '_, '_> {
         let maximal = contexts.maximal_access.is_some() || contexts.app_instance.is_some();
         let (asker, handle, facts) = (self.asker()?, made.object.handle.clone(), made.facts);
         let look = move || asker.rights(&handle, &facts, asks, maximal);
-        let rights = aside(self.share, look).await?;
+        let far = made.object.handle.is_far();
+        let rights = aside_if(self.share, far, look).await?;
         let named = desired - Access::MAXIMUM_ALLOWED;
         let mut access = named;
         if desired.contains(Access::MAXIMUM_ALLOWED) {
@@ -450,7 +451,7 @@ impl Creating<'_, '_, '_> {
             return Ok(access);
         }
         let handle = handle.clone();
-        let again = aside(self.share, move || {
+        let again = aside_if(self.share, handle.is_far(), move || {
             let ways = [all, Want { write: has.write, ..all }, Want { read: has.read, ..all }];
             for way in ways.into_iter().filter(|way| *way != has) {
                 match handle.reopen(way) {
@@ -489,7 +490,7 @@ impl Creating<'_, '_, '_> {
             return Ok(true);
         }
         let handle = made.object.handle.clone();
-        aside(self.share, move || handle.is_empty_folder()).await
+        aside_if(self.share, handle.is_far(), move || handle.is_empty_folder()).await
     }
 
     /// The lease that the client would like, if it may have any.
@@ -581,7 +582,7 @@ impl Creating<'_, '_, '_> {
         let put = move || furniture.put(&this, facts);
         let put = match takes_long {
             true => elsewhere(self.share, put).await,
-            false => aside(self.share, put).await,
+            false => aside_if(self.share, open.is_far(), put).await,
         };
         if overwrites {
             self.x.server().contend_as_new(open);

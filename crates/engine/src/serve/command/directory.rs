@@ -55,7 +55,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         most: if single { 1 } else { usize::MAX },
         any: false,
     };
-    let at_once = !open.must_be_file()?.of_share().keeps_waiting()
+    let at_once = !open.must_be_file()?.keeps_waiting()
         && before.as_ref().is_none_or(|listing| !listing.slow);
     let flags = request.flags;
     let room = x.channel.room_to_open(1);

@@ -159,7 +159,7 @@ async fn into_answer(x: &mut Exchange<'_>, open: &Arc<Open>, request: &Request<'
     }
     let (bytes, _) = x.reply.body();
     let mut bytes = std::mem::take(bytes);
-    let is_local = open.must_be_file()?.of_share().is_local();
+    let is_local = open.must_be_file()?.is_local();
     let ready = if !is_local {
         // Even of what is in memory it may ask elsewhere whether that is still so.
         None

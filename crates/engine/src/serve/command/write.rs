@@ -135,7 +135,8 @@ async fn store(open: &Arc<Open>, offset: u64, data: &[u8]) -> Result<(), NtStatu
     }
     let (data, open) = (data.to_vec(), open.clone());
     if data.len() <= INLINE && waits {
-        return aside::aside(share, move || write(&open, &data, offset)).await;
+        let far = open.is_far();
+        return aside::aside_if(share, far, move || write(&open, &data, offset)).await;
     }
     elsewhere(share, move || write(&open, &data, offset)).await
 }

@@ -7,13 +7,14 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom};
+use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom, Statx};
 use rustix::io::Errno;
 use smb::fscc::Entry;
 use smb::{NtStatus, name as names};
 
 use super::errno::status;
-use super::facts::{At, file_type, stat, stat_at};
+use super::facts::{At, device, file_type, stat, stat_at, stat_entry_at_once};
+use super::memo::Extra;
 use super::{Handle, Links, Share, Want};
 pub use batch::Errand;
 use batch::{Ahead, Batch};
@@ -46,6 +47,8 @@ struct Folder {
     fd: OwnedFd,
     /// From the root, as on disk.
     path: Vec<u8>,
+    /// Its file system is one of this host: who reads it waits for nobody.
+    local: bool,
 }
 
 impl Folder {
@@ -73,7 +76,7 @@ impl Directory {
         let fd = rustix::fs::openat(handle, c".", flags, Mode::empty()).map_err(status)?;
         let (share, path) = (handle.of_share().clone(), handle.place().path.clone());
         Ok(Self {
-            folder: Arc::new(Folder { share, fd, path }),
+            folder: Arc::new(Folder { share, fd, path, local: handle.is_local() }),
             buffer: Vec::new(),
             batch: Arc::default(),
             ahead: None,
@@ -186,7 +189,7 @@ impl Directory {
         }
         let mut found = Some(exact);
         if let Some(exact) = &found
-            && let Err(Errno::NOENT) = stat_at(&folder.fd, exact.as_slice())
+            && let Err(Errno::NOENT) = folder.stat_entry(folder.fd.as_fd(), exact.as_slice())
         {
             found = folder.share.0.name_in((&folder.fd, &folder.path), name)?;
         }
@@ -254,6 +257,11 @@ impl Folder {
         rustix::fs::openat(&self.fd, c".", flags, Mode::empty())
     }
 
+    /// Of an entry itself. What is mounted in a folder of this host keeps nobody waiting.
+    fn stat_entry(&self, fd: BorrowedFd<'_>, name: impl rustix::path::Arg) -> Result<Statx, Errno> {
+        if self.local { stat_entry_at_once(fd, name) } else { stat_at(fd, name) }
+    }
+
     /// One `statx(2)`, and the extended attributes if they are not remembered. `None`: gone, or not shown. What cannot be
     /// looked at, as where a program's file system was mounted, is no reason to hide the others, as long as the folder
     /// itself can be. `fd` is the folder's.
@@ -278,7 +286,11 @@ impl Folder {
         let inner = &self.share.0;
         let bytes = name.to_bytes();
         if kind != FileType::Symlink {
-            let stat = match stat_at(fd, name) {
+            let stat = match self.stat_entry(fd, name) {
+                // Of what is mounted there, what this host knows must do.
+                Ok(stat) if self.local && inner.is_far(device(&stat)) => {
+                    return Ok(Some(inner.facts_with(&stat, Extra::default(), bytes)));
+                }
                 Ok(stat) => stat,
                 Err(Errno::NOENT) => return Ok(None),
                 Err(errno) => return Err(status(errno)),

@@ -25,6 +25,21 @@ pub(super) fn stat(fd: impl AsFd) -> Result<Statx, Errno> {
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT, MASK)
 }
 
+/// What this host knows: another one, or a program whose file system it is, is not asked, and nobody is waited for.
+pub(super) fn stat_at_once(fd: impl AsFd) -> Result<Statx, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(fd, c"", flags, MASK)
+}
+
+/// The same of the entry `name` itself.
+pub(super) fn stat_entry_at_once(
+    folder: impl AsFd,
+    name: impl rustix::path::Arg,
+) -> Result<Statx, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(folder, name, flags, MASK)
+}
+
 /// Of the entry `name` itself, not of what a link leads to.
 pub(super) fn stat_at(folder: impl AsFd, name: impl rustix::path::Arg) -> Result<Statx, Errno> {
     rustix::fs::statx(folder, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, MASK)

@@ -148,6 +148,25 @@ impl Handle {
         Ok(self.share().devices.ask(self.facts.device, &*self.fd)?.in_memory)
     }
 
+    /// Whether it is on a file system that was mounted beneath the share's root, and is one of another host or of a
+    /// program, which may keep those waiting who call it. Nothing is asked.
+    #[must_use]
+    pub fn is_far(&self) -> bool {
+        self.share().is_far(self.facts.device)
+    }
+
+    /// [`Share::keeps_waiting`], for the file system that it is on.
+    #[must_use]
+    pub fn keeps_waiting(&self) -> bool {
+        self.is_far() || self.share.keeps_waiting()
+    }
+
+    /// [`Share::is_local`], for the file system that it is on.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.share().devices.known(self.facts.device).is_some_and(|kind| kind.local)
+    }
+
     /// Whether it is a folder.
     #[must_use]
     pub fn is_folder(&self) -> bool {

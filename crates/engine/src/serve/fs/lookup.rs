@@ -11,7 +11,7 @@ use smb::{Attributes, NtStatus};
 
 use super::dosattrib::{self, DosAttrib};
 use super::errno::status;
-use super::facts::{TAG_SYMLINK, file_type, stat};
+use super::facts::{TAG_SYMLINK, file_type, stat, stat_at_once};
 use super::memo::Extra;
 use super::{Handle, Inner, Links, Share, Want, xattr};
 
@@ -31,6 +31,7 @@ pub struct Vacancy {
     folder: Arc<OwnedFd>,
     /// From the root, as on disk, ending in the new name.
     path: Vec<u8>,
+    far: bool,
 }
 
 /// How a file comes to be.
@@ -150,7 +151,7 @@ impl Share {
     }
 
     fn open_in_case(&self, said: &Path, want: Want, exact: bool) -> Result<Found, NtStatus> {
-        let found = self.open_by(said, want, exact, Names::All)?;
+        let found = self.open_by(said, want, exact, (Names::All, false))?;
         Ok(found.expect("nothing is put off"))
     }
 
@@ -170,20 +171,22 @@ impl Share {
         let exact = exact || self.0.config.case_sensitive;
         match self.0.waits {
             _ if self.keeps_waiting() => Ok(None),
-            Waits::Never => self.open_by(said, want, exact, Names::All),
-            Waits::ForNames if new && !exact => self.open_by(said, want, exact, Names::ForNew),
-            Waits::ForNames => self.open_by(said, want, exact, Names::InMemory),
+            Waits::Never => self.open_by(said, want, exact, (Names::All, true)),
+            Waits::ForNames if new && !exact => {
+                self.open_by(said, want, exact, (Names::ForNew, true))
+            }
+            Waits::ForNames => self.open_by(said, want, exact, (Names::InMemory, true)),
             Waits::Always => Ok(None),
         }
     }
 
-    /// `None`, by names in memory, if they are not all there.
+    /// `None`, by names in memory, if they are not all there; and at once, if it is on a file system that may keep waiting.
     fn open_by(
         &self,
         said: &Path,
         want: Want,
         exact: bool,
-        names: Names,
+        (names, at_once): (Names, bool),
     ) -> Result<Option<Found>, NtStatus> {
         let mut path = on_disk(said)?;
         if want.write {
@@ -192,11 +195,10 @@ impl Share {
         for _ in 0..ATTEMPTS {
             let unknown = match self.0.reach(&path, want, names) {
                 Ok((fd, ready)) => {
-                    let taken = self.take(fd, path, want, ready);
-                    return match taken {
+                    return match self.take(fd, path, want, ready, at_once) {
                         // A program on the host has a lease on it, and is being asked to let go.
                         Err(NtStatus::FILE_LOCK_CONFLICT) if names != Names::All => Ok(None),
-                        taken => Ok(Some(Found::There(taken?))),
+                        taken => Ok(taken?.map(Found::There)),
                     };
                 }
                 Err(Errno::NOENT) if !path.is_empty() => false,
@@ -221,7 +223,9 @@ impl Share {
                 None => {
                     path = at;
                     push_component(&mut path, name)?;
-                    let vacancy = Vacancy { share: self.clone(), folder, path };
+                    // Of those at once it is known.
+                    let far = !at_once && self.0.is_far_after_asking(&folder);
+                    let vacancy = Vacancy { share: self.clone(), folder, path, far };
                     return Ok(Some(Found::Missing(vacancy)));
                 }
             }
@@ -230,22 +234,33 @@ impl Share {
     }
 
     /// What is at a path, which is open as it is wanted, or only to be looked at: it is opened if that does nothing to it.
+    /// `None`: see [`Self::open_by`].
     fn take(
         &self,
         fd: OwnedFd,
         path: Vec<u8>,
         want: Want,
         ready: bool,
-    ) -> Result<Handle, NtStatus> {
-        let stat = stat(&fd).map_err(status)?;
+        at_once: bool,
+    ) -> Result<Option<Handle>, NtStatus> {
+        let stat = if at_once { stat_at_once(&fd) } else { stat(&fd) }.map_err(status)?;
+        let device = super::facts::device(&stat);
         let kind = file_type(&stat);
         let plain = matches!(kind, FileType::RegularFile | FileType::Directory);
-        self.0.plain.note(&path, plain);
+        // To open what is on another one may keep waiting.
+        self.0.plain.note(&path, plain && self.0.devices.is_root(device));
+        if at_once && self.0.is_far(device) {
+            return Ok(None);
+        }
+        if !at_once {
+            // Here it may be waited for. Who needs to know asks again, and says so, if that fails.
+            let _ = self.0.devices.ask(device, &fd);
+        }
         let fd = match ready || !plain {
             true => fd,
             false => want.of_kind(kind).open_again(fd.as_fd()).map_err(status)?,
         };
-        Handle::of(self, fd, path, want, None, &stat)
+        Handle::of(self, fd, path, want, None, &stat).map(Some)
     }
 
     /// The first symbolic link on the way to what is at `path`, or that itself: where it leads, as it is on disk, and
@@ -326,15 +341,25 @@ impl Inner {
         }
     }
 
-    /// Whether the folder that the last component is to be in, and its index if case does not count, are in memory.
+    /// Whether a folder is on a file system as [`Self::is_far`] has it, which is asked if nobody has.
+    fn is_far_after_asking(&self, folder: &OwnedFd) -> bool {
+        let device = stat_at_once(folder).map(|stat| super::facts::device(&stat));
+        device.is_ok_and(|device| {
+            let _ = self.devices.ask(device, folder);
+            self.is_far(device)
+        })
+    }
+
+    /// Whether the folder that the last component is to be in, and its index if case does not count, are in memory, and
+    /// nobody else is to be asked.
     fn knows_folder_of(&self, path: &[u8], exact: bool) -> bool {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let Ok(folder) = self.open_flags_by(split(path).0, flags, Names::InMemory) else {
             return false;
         };
-        exact
-            || stat(&folder)
-                .is_ok_and(|facts| self.index.knows((super::facts::device(&facts), facts.stx_ino)))
+        let Ok(facts) = stat_at_once(&folder) else { return false };
+        let device = super::facts::device(&facts);
+        !self.is_far(device) && (exact || self.index.knows((device, facts.stx_ino)))
     }
 
     /// What a failed look-up is called.
@@ -445,6 +470,17 @@ fn beneath(folder: &[u8], name: &[u8]) -> Vec<u8> {
     }
     path.extend_from_slice(name);
     path
+}
+
+impl Found {
+    /// [`Handle::is_far`] of what was found, or of the folder that it would be in.
+    #[must_use]
+    pub fn is_far(&self) -> bool {
+        match self {
+            Self::There(handle) => handle.is_far(),
+            Self::Missing(vacancy) => vacancy.far,
+        }
+    }
 }
 
 impl Vacancy {

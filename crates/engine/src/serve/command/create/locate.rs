@@ -10,7 +10,7 @@ use smb::security::Descriptor;
 use smb::{Access, Attributes, CreateAction, CreateOptions, Disposition, NtStatus};
 
 use super::super::super::access::{self, Asker};
-use super::super::super::aside::{aside, elsewhere};
+use super::super::super::aside::{aside_if, elsewhere};
 use super::super::super::fs::{Create, Found, Handle, Stream, Vacancy, Want};
 use super::super::super::open::{FileObject, stream_facts};
 use super::{ATTEMPTS, Creating, SETTABLE};
@@ -135,7 +135,7 @@ impl Creating<'_, '_, '_> {
             Found::There(_) if named.is_none() && !wish.disposition.overwrites() => {
                 wish.take(found)
             }
-            found => aside(self.share, move || wish.take(found)).await,
+            found => aside_if(self.share, found.is_far(), move || wish.take(found)).await,
         }
     }
 

@@ -3,13 +3,19 @@
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use smb::fscc::Entry;
 
 use super::super::Directory;
-use super::{READ, on_each, open};
+use super::super::lookup::Waits;
+use super::{BOTH, LOOK, READ, on_each, open, path};
+
+/// How long a call may take that waits for nobody.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A file system whose program answers nothing, until it ends.
 struct Fuse {
@@ -51,8 +57,58 @@ impl Drop for Fuse {
     }
 }
 
+/// What a call says that waits for nobody; it is not to wait for the program.
+#[track_caller]
+fn at_once<T: Send>(fuse: &mut Fuse, call: impl FnOnce() -> T + Send) -> T {
+    let (done, answer) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || done.send(call()));
+        answer.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+            // Or it would wait for ever, and this for it.
+            fuse.die();
+            panic!("it waits for the program");
+        })
+    })
+}
+
 #[test]
-fn what_cannot_be_looked_at_is_not_shown_and_hides_nothing_else() {
+fn what_a_program_is_asked_for_is_for_who_may_wait() {
+    on_each(|share, root| {
+        std::fs::write(root.join("file"), "").unwrap();
+        let Some(mut fuse) = Fuse::mount(&root.join("mount")) else { return };
+        let look = |name: &'static str, want, exact| {
+            move || share.open_at_once(&path(name), want, exact, false).unwrap().is_none()
+        };
+        assert!(at_once(&mut fuse, look("mount", LOOK, false)));
+        assert!(at_once(&mut fuse, look("mount", READ, true)));
+        // Of what is in memory all names are taken to be.
+        if share.0.waits == Waits::ForNames {
+            for exact in [true, false] {
+                assert!(at_once(&mut fuse, look("mount\\file", LOOK, exact)));
+                assert!(at_once(&mut fuse, look("mount\\folder\\file", BOTH, exact)));
+            }
+        }
+        assert!(!at_once(&mut fuse, look("file", BOTH, false)), "others are as they were");
+        let listed = at_once(&mut fuse, || {
+            let mut folder = Directory::open(&open(share, "", READ)).unwrap();
+            let mut seen = names(&mut folder);
+            seen.sort();
+            (seen, folder.find("mount").unwrap().is_some_and(|entry| entry.facts.is_directory()))
+        });
+        assert_eq!(listed, (vec!["file".to_owned(), "mount".to_owned()], true));
+    });
+}
+
+fn names(folder: &mut Directory) -> Vec<String> {
+    let (mut entry, mut seen) = (Entry::default(), Vec::new());
+    while folder.next(&mut |name| !name.starts_with('.'), &mut entry).unwrap() {
+        seen.push(entry.name.clone());
+    }
+    seen
+}
+
+#[test]
+fn what_cannot_be_looked_at_hides_nothing_else() {
     on_each(|share, root| {
         for name in ["a", "b", "c"] {
             std::fs::write(root.join(name), "").unwrap();
@@ -60,13 +116,9 @@ fn what_cannot_be_looked_at_is_not_shown_and_hides_nothing_else() {
         let Some(mut fuse) = Fuse::mount(&root.join("dead")) else { return };
         fuse.die();
         let mut folder = Directory::open(&open(share, "", READ)).unwrap();
-        let mut entry = Entry::default();
-        let mut seen = Vec::new();
-        while folder.next(&mut |name| !name.starts_with('.'), &mut entry).unwrap() {
-            seen.push(entry.name.clone());
-        }
+        let mut seen = names(&mut folder);
+        seen.retain(|name| name != "dead");
         seen.sort();
         assert_eq!(seen, ["a", "b", "c"]);
-        assert_eq!(folder.find("dead").map(|found| found.is_some()), Ok(false));
     });
 }
