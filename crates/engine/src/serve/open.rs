@@ -551,7 +551,8 @@ impl Open {
         self.synced(|open| Ok(fdatasync(open.must_be_file()?.shared_fd()))).await
     }
 
-    /// Not by the ring: it has a few workers for all files, and a disk that does not answer would have them all.
+    /// By a thread, and not by the ring: that has a few workers for all files, and a disk that does not answer would have
+    /// them all. Where there is no disk, at once.
     async fn synced(
         self: &Arc<Self>,
         call: impl Fn(&Self) -> Result<Result<(), Errno>, NtStatus> + Send + 'static,
@@ -563,7 +564,11 @@ impl Open {
                 synced => break synced.map_err(fs::status),
             }
         };
-        elsewhere(self.must_be_file()?.of_share(), again).await
+        let file = self.must_be_file()?;
+        if !self.keeps_waiting() && file.is_in_memory()? {
+            return again();
+        }
+        elsewhere(file.of_share(), again).await
     }
 
     /// What large transfers use.
@@ -579,7 +584,7 @@ impl Open {
         let data = DataFile::of(file.handle.shared_fd().clone(), file.handle.is_in_memory()?);
         let share = file.handle.of_share();
         let data = data.called_by(share.callers().clone()).kept_as(share.keeps().clone());
-        let data = if share.is_local() { data } else { data.that_asks() };
+        let data = if file.handle.is_local() { data } else { data.that_asks() };
         Ok(file.data.get_or_init(|| Arc::new(data)).clone())
     }
 }

@@ -278,7 +278,7 @@ impl Serving {
             let left = runtime.stop(GRACE);
             if left > 0 {
                 log::say(format_args!(
-                    "{left} calls that a file system has not answered are left as they are"
+                    "calls that a file system has not answered, left as they are: {left}"
                 ));
             }
         }

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use e2e::run::{PATIENCE, eventually, outcome, skipped};
@@ -382,19 +383,22 @@ fn a_slow_read_of_what_is_never_in_memory_holds_up_nobody_else() {
             let Some(mut faulty) = Faulty::start_on(&kind, &options, with_files) else { return };
             let (mut client, mut other) = (faulty.unsigned(), faulty.client());
             let (slow, there) = (client.open("slow").unwrap(), other.open("there").unwrap());
-            go_on(&mut other, there);
-            // The first time that it is read is not held up.
-            let whole = u64::from(LEN.div_ceil(128 << 10)) + 1;
-            faulty.rule(&format!("read hold name=slow nth={whole}"));
-            let reading = thread::spawn(move || {
-                for _ in 0..3 {
-                    assert!(client.read(slow, 0, LEN).unwrap() == block(1, LEN as usize));
-                }
-            });
-            eventually("the disk is asked", || faulty.noted("delayed read slow") > 0);
-            go_on(&mut other, there);
-            faulty.rule("");
-            reading.join().unwrap();
+            let slow = Arc::new(Mutex::new((client, slow)));
+            for nth in 1..=6 {
+                let delayed = faulty.noted("delayed read slow");
+                faulty.rule(&format!("read hold name=slow nth={nth}"));
+                let slow = Arc::clone(&slow);
+                let reading = thread::spawn(move || {
+                    let (client, slow) = &mut *slow.lock().unwrap();
+                    for _ in 0..4 {
+                        assert!(client.read(*slow, 0, LEN).unwrap() == block(1, LEN as usize));
+                    }
+                });
+                eventually("the disk is asked", || faulty.noted("delayed read slow") > delayed);
+                go_on(&mut other, there);
+                faulty.rule("");
+                reading.join().unwrap();
+            }
             faulty.server.must_live();
         }
     }
@@ -681,6 +685,29 @@ fn syncs_that_do_not_end_take_nothing_from_other_shares() {
             assert_eq!(header.status, NtStatus::SUCCESS, "{driver}");
         }
         faulty.server.must_live();
+    }
+}
+
+/// Of its threads no one comes back from there but by itself.
+#[test]
+fn a_server_ends_though_a_file_system_does_not_answer() {
+    for driver in DRIVERS {
+        let Some(mut faulty) = Faulty::start(&[driver], with_files) else { return };
+        let mut client = faulty.client();
+        let file = client.open("slow").unwrap();
+        faulty.rule("read hold name=slow");
+        let read = read::Request { file, length: 10, ..read::Request::default() };
+        let asked = client.request(Smb::Read, 1, &read);
+        client.send(&asked).unwrap();
+        eventually("the disk is asked", || faulty.noted("delayed read slow") > 0);
+        let serving = Pid::from_raw(faulty.server.serving()).unwrap();
+        kill_process(serving, Signal::TERM).unwrap();
+        eventually("it says what it leaves", || {
+            faulty.server.said().contains("has not answered, left as they are: 1\n")
+        });
+        // It is the kernel that waits for its threads now.
+        faulty.rule("");
+        faulty.server.guest.wait(PATIENCE).unwrap();
     }
 }
 

@@ -124,7 +124,7 @@ impl SendFile {
     }
 
     /// Takes the result of a job back. What could not be read is said at once where the peer was promised nothing;
-    /// else when it is read: by a call.
+    /// else when it is read, by a thread again.
     pub fn finished(&mut self, finished: Finished) {
         let Finished { buffer, read, result } = finished;
         let (at, left) = (self.offset + self.sent as u64, (self.len - self.sent) as u64);
