@@ -39,11 +39,26 @@ struct Faulty {
 impl Faulty {
     /// Starts it on what `prepare` put into the folder; `None`: it cannot be, and that was said.
     fn start(options: &[&str], prepare: impl FnOnce(&Path)) -> Option<Self> {
-        Self::start_on(&[], options, prepare)
+        Self::start_as(&[], options, prepare, false)
     }
 
     /// The same, with options of the file system.
     fn start_on(kind: &[&str], options: &[&str], prepare: impl FnOnce(&Path)) -> Option<Self> {
+        Self::start_as(kind, options, prepare, false)
+    }
+
+    /// The same; `beneath`: what is served is a folder of a disk in which that file system is mounted, with a link to its
+    /// file `slow`, and a file `there` of its own.
+    fn start_with(options: &[&str], prepare: impl FnOnce(&Path), beneath: bool) -> Option<Self> {
+        Self::start_as(&[], options, prepare, beneath)
+    }
+
+    fn start_as(
+        kind: &[&str],
+        options: &[&str],
+        prepare: impl FnOnce(&Path),
+        beneath: bool,
+    ) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || installed("unshare").is_none() {
             skipped("a mount of one's own needs root and unshare");
             return None;
@@ -58,7 +73,13 @@ impl Faulty {
         let text = |path: &Path| path.display().to_string();
         let program = text(&built("faultfs"));
         let (rules, log) = (text(&aside.file("rules")), text(&aside.file("log")));
-        let (from, onto) = (text(below.path()), text(mount.path()));
+        let inside = if beneath { mount.file("inside") } else { mount.path().to_owned() };
+        if beneath {
+            std::fs::create_dir(&inside).unwrap();
+            std::os::unix::fs::symlink("inside/slow", mount.file("slow")).unwrap();
+            std::fs::write(mount.file("there"), "there").unwrap();
+        }
+        let (from, onto) = (text(below.path()), text(&inside));
         let words = ["unshare", "-m", &program, "--control", &rules, "--log", &log, &from, &onto];
         let before = [&words[..], kind, &["--"]].concat();
         let server = Server::start_as(mount.path(), 0, &before, options);
@@ -309,9 +330,11 @@ fn with_files(below: &Path) {
     std::fs::write(below.join("slow"), block(1, 300_000)).unwrap();
 }
 
-/// What takes long with a file that is open.
+/// What takes long with a file that is open, on the file system of the share and on one that is mounted beneath it.
 fn a_slow(what: &str, slow: impl Fn(&mut Client, FileId) + Send + Copy + 'static) {
-    a_slow_thing(what, |client| client.open("slow").unwrap(), slow);
+    let open = |client: &mut Client| client.open("slow").unwrap();
+    a_slow_thing(what, open, slow);
+    a_thing_of_a_share_that_is_slow(what, &format!("{what} hold name=slow"), true, open, slow);
 }
 
 /// What takes long of the file or folder that is called `slow`. One loop: whoever waits for the disk in it would hold up
@@ -330,8 +353,19 @@ fn a_thing_that_is_slow<T: Send + 'static>(
     before: impl Fn(&mut Client) -> T,
     slow: impl Fn(&mut Client, T) + Send + Copy + 'static,
 ) {
+    a_thing_of_a_share_that_is_slow(what, rule, false, before, slow);
+}
+
+fn a_thing_of_a_share_that_is_slow<T: Send + 'static>(
+    what: &str,
+    rule: &str,
+    beneath: bool,
+    before: impl Fn(&mut Client) -> T,
+    slow: impl Fn(&mut Client, T) + Send + Copy + 'static,
+) {
     for driver in DRIVERS {
-        let Some(mut faulty) = Faulty::start(&[driver, "--vectors=1"], with_files) else { return };
+        let options = [driver, "--vectors=1"];
+        let Some(mut faulty) = Faulty::start_with(&options, with_files, beneath) else { return };
         let mut others: Vec<_> = (0..3).map(|_| faulty.client()).collect();
         let files: Vec<_> = others.iter_mut().map(|client| client.open("there").unwrap()).collect();
         for (client, file) in others.iter_mut().zip(&files) {
@@ -455,7 +489,10 @@ fn a_slow_change_of_times_holds_up_nobody_else() {
 #[test]
 fn a_slow_rename_holds_up_nobody_else() {
     let rename: &'static [u8] = renamed("elsewhere", false).leak();
-    a_slow("rename", move |client, file| client.set_info(file, RENAME, rename).unwrap());
+    let open = |client: &mut Client| client.open("slow").unwrap();
+    a_slow_thing("rename", open, move |client, file| {
+        client.set_info(file, RENAME, rename).unwrap();
+    });
 }
 
 /// Another name in the same share, in the place of what has it or not.
