@@ -93,9 +93,9 @@ fn a_program_has_the_name_that_the_kernel_gives_it() {
         let comm = if line.is_empty() { "sh" } else { comm.trim_end() };
         assert_eq!(follow(&path).comm, comm, "{name}");
     }
-    let link = dir.path().join("called-otherwise");
+    let link = dir.path().join("called-by-another-name");
     std::os::unix::fs::symlink("/bin/true", &link).unwrap();
-    assert_eq!(follow(&link).comm, "called-otherwis");
+    assert_eq!(follow(&link).comm, "called-by-anoth");
 }
 
 #[test]
