@@ -207,8 +207,9 @@ enum Command {
             program in the kernel takes fragments out of the way that are addressed to NAME, and \
             only those; everything else goes on to the host, and to what else is behind NAME, such as a bridge. \
             With --xdp --to these are fragments to an address that the host has on an interface which is up (it \
-            looks once a second; 4096 addresses at most), and it gets whole datagrams in place of them. What it \
-            forwards, what is for a group or for all, from or to an address of the link (fe80::), or for what is \
+            looks once a second; 4096 addresses at most), and it gets whole datagrams in place of them, also of \
+            what a rule of its firewall sends on from such an address (DNAT). What it \
+            forwards by its address, what is for a group or for all, from or to an address of the link (fe80::), or for what is \
             the host's by a route alone (ip route add local) is left to it in fragments. --xdp without --to takes \
             all fragments that are addressed to NAME or to a group, and keeps them from the host and from \
             whomever it would forward them to. The program goes when shunt does, however it ends. It looks behind \

@@ -79,10 +79,17 @@ impl Merged {
         self.written.get(setting).map(|w| &w.source)
     }
 
-    /// What to tell of a file whose settings do not count.
+    /// What to tell of a file whose settings do not count, or that may be there in a folder which is closed.
     pub(crate) fn closed(&self) -> Option<String> {
-        let path = self.closed.as_ref()?.display();
-        Some(format!("{path} is closed to this user, and its settings do not count"))
+        let path = self.closed.as_ref()?;
+        let is = if path.symlink_metadata().is_ok() { "is" } else { "may be there, and is" };
+        Some(format!("{} {is} closed to this user, and its settings do not count", path.display()))
+    }
+
+    /// The same, only if it is there for certain.
+    pub(crate) fn closed_for_certain(&self) -> Option<String> {
+        self.closed()
+            .filter(|_| self.closed.as_ref().is_some_and(|at| at.symlink_metadata().is_ok()))
     }
 
     /// The environment that hands the settings on: each variable with its value, or `None` where

@@ -14,7 +14,7 @@ use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::config::{self, SettingOptions, Written};
+use crate::config::{self, SettingOptions, Source, Written};
 use crate::table::{self, Side};
 use crate::{say, service, snapshot};
 
@@ -177,10 +177,12 @@ fn serve(config: Config) -> anyhow::Result<()> {
 
 fn ask(place: &Place, request: &Request) -> anyhow::Result<Value> {
     let options = SettingOptions::with_dir(place.config.clone(), place.dir.clone());
-    let dir = config::load(&options)?.limits.dir;
-    // One that serves several users is in the usual place, whatever directory their programs are told of.
+    let merged = config::load(&options)?;
+    let is_of_the_file = matches!(merged.source("dir"), Some(Source::File(..)));
+    let dir = merged.limits.dir;
+    // One that serves several users is in the usual place, whatever directory the file tells their programs of.
     let mut places = vec![dir.as_deref()];
-    if place.dir.is_none() && dir.is_some() {
+    if is_of_the_file {
         places.push(None);
     }
     let is_absent =

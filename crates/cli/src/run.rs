@@ -184,7 +184,7 @@ fn prepare(
              from the environment",
         );
     }
-    if let Some(words) = merged.closed().filter(|_| merged.limits.log != Level::Off) {
+    if let Some(words) = merged.closed_for_certain().filter(|_| merged.limits.log != Level::Off) {
         say::line(format_args!("shunt: {words}"));
     }
     let library = if merged.limits.enabled {

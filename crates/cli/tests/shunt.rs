@@ -384,6 +384,12 @@ fn standard_error_may_be_full() {
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
     let status = |command: &mut Command| command.stderr(full()).status().expect("shunt").code();
     assert_eq!(status(place.command(SHUNT).args(["run", "--", "no-such-program"])), Some(127));
+    // Nor read: it is not ended by a signal.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = place.command(SHUNT);
+    let unread = command.args(["run", "--", "no-such-program"]).stderr(writer).status();
+    assert_eq!(unread.expect("shunt").code(), Some(127));
     let alone = place.dir.path().join("static");
     if compiled("cc", "int main(void) { return 3; }\n", &["-static"], &alone).is_some() {
         assert_eq!(status(place.command(SHUNT).args(["run", "--"]).arg(&alone)), Some(3));

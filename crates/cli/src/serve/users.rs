@@ -182,6 +182,10 @@ impl Beside {
     fn put(mut self, at: &Path, users: &UserFile) -> std::io::Result<()> {
         self.file.write_all(users.to_text().as_bytes())?;
         self.file.sync_all()?;
+        // Somebody else, who may as well, has put it out of the way.
+        if !is_at(&self.file, &self.path)? {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
         std::fs::rename(&self.path, at)?;
         File::open(folder(at))?.sync_all()
     }
@@ -330,6 +334,8 @@ fn change(
     }
     // Through a link, the file itself.
     let path = path.canonicalize().unwrap_or_else(|_| path.clone());
+    // Whose it is, before anything is put out of the way for it.
+    read_or_none(&path)?;
     let beside = Beside::take(&path).with_context(name)?;
     let mut users = read_or_none(&path)?;
     what(&mut users).with_context(name)?;

@@ -158,8 +158,8 @@ fn a_device_may_be_renamed() {
     let Some(stage) = Stage::new() else { return };
     let socket = stage.listen();
     let mut shunt = stage.shunt(&["--xdp", "--to", "tap7", "--stats", "0"]);
-    stage.types("ip link set tap7 down && ip link set tap7 name other").unwrap();
-    stage.types("ip link set other up").unwrap();
+    let down = "ip link set tap7 down && ip link set tap7 name other && ip link set other up";
+    stage.types(down).unwrap();
     stage.trust("other");
     // It looks once a second.
     std::thread::sleep(Duration::from_secs(3));
