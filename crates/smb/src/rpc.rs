@@ -34,6 +34,8 @@ pub struct Host {
     pub shares: Vec<Share>,
     /// Now.
     pub now: FileTime,
+    /// Who asks, by name; empty: somebody without one.
+    pub caller: String,
     /// Names of users and groups; `None` for who is not to hear them.
     pub accounts: Option<Arc<dyn Accounts>>,
 }

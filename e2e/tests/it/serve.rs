@@ -200,6 +200,7 @@ fn names_of_users_are_told_to_who_has_said_who_it_is() {
     contains(&ask(&ann, "lookupnames ZOE"), &["ZOE S-1-22-1-3999999 (User: 1)"]);
     contains(&ask(&ann, "lookupnames surely-nobody"), &["NT_STATUS_NONE_MAPPED"]);
     contains(&ask(&ann, "lsaquery"), &["Domain Name: WORKGROUP"]);
+    contains(&ask(&ann, "getusername"), &["Account Name: ann"]);
     contains(&ask(&["-N", "-U", "%"], "lookupsids S-1-22-1-0"), &["NT_STATUS_ACCESS_DENIED"]);
 }
 

@@ -15,6 +15,9 @@ use super::session::Session;
 /// Pipes that a session has open at most: one may hold half a MiB of answers.
 pub(super) const PIPES: usize = 64;
 
+/// What guests are called, whatever they call themselves.
+const GUEST: &str = "Guest";
+
 /// An open pipe.
 pub(super) struct Pipe {
     server: Arc<Server>,
@@ -23,6 +26,8 @@ pub(super) struct Pipe {
     inner: Mutex<rpc::Pipe>,
     /// Who is to hear names of the host's users.
     may_hear_names: bool,
+    /// Whose it is.
+    caller: String,
     /// Whether what it does may take its time, and is done elsewhere.
     may_wait: bool,
 }
@@ -76,6 +81,7 @@ impl Pipe {
             _place: place,
             inner: Mutex::new(rpc::Pipe::new(kind)),
             may_hear_names: !identity.guest && !identity.anonymous,
+            caller: if identity.guest { GUEST.to_owned() } else { identity.user.clone() },
             may_wait: kind.may_wait(),
         })
     }
@@ -102,6 +108,7 @@ impl Pipe {
             comment: String::new(),
             shares: shares.collect(),
             now: self.server.now(),
+            caller: self.caller.clone(),
             accounts: self.may_hear_names.then(|| Arc::new(Names(users)) as _),
         }
     }

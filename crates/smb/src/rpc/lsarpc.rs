@@ -74,6 +74,9 @@ pub(super) fn call(number: u16, arguments: &[u8], host: &Host) -> Result<Vec<u8>
         // LsarOpenPolicy and LsarOpenPolicy2: of which system, and with what rights, makes no difference.
         return Ok(open(host));
     }
+    if number == 45 {
+        return caller(&mut arguments, host).ok_or(Fault::BadArguments);
+    }
     if arguments.array() != Some(HANDLE) {
         let known = matches!(number, 0 | 7 | 14 | 15 | 46 | 57 | 58 | 68);
         return Err(if known { Fault::NoSuchHandle } else { Fault::NoSuchCall });
@@ -92,6 +95,30 @@ pub(super) fn call(number: u16, arguments: &[u8], host: &Host) -> Result<Vec<u8>
         _ => return Err(Fault::NoSuchCall),
     };
     answer.ok_or(Fault::BadArguments)
+}
+
+/// LsarGetUserName (MS-LSAT 3.1.4.4): who asks, and, if that is wanted, of which domain that is.
+fn caller(arguments: &mut Arguments<'_>, host: &Host) -> Option<Vec<u8>> {
+    let _system = arguments.optional_string()?;
+    // Nobody sends a name along.
+    let (_name, wants_domain) = (arguments.u32().filter(|&name| name == 0)?, arguments.u32()? != 0);
+    let (name, domain) = match host.caller.as_str() {
+        "" => ("ANONYMOUS LOGON", NT_AUTHORITY),
+        name => (name, host.name.as_str()),
+    };
+    let mut results = Results::default();
+    results.pointer();
+    results.counted(name);
+    results.referents();
+    if wants_domain {
+        results.pointer();
+        results.pointer();
+        results.counted(domain);
+        results.referents();
+    } else {
+        results.null();
+    }
+    Some(results.finish(NtStatus::SUCCESS.0))
 }
 
 fn open(host: &Host) -> Vec<u8> {

@@ -25,6 +25,7 @@ fn host(shares: &[&str]) -> Host {
         comment: "a server".to_owned(),
         shares: shares.iter().map(|name| share(name)).collect(),
         now: FileTime::from_unix(1_709_210_096, 250_000_000), // 2024-02-29 12:34:56.25
+        caller: String::new(),
         accounts: None,
     }
 }

@@ -301,6 +301,33 @@ fn the_policy_tells_the_workgroup_and_the_host() {
 }
 
 #[test]
+fn who_asks_is_told_who_it_is() {
+    for (caller, name, domain) in [("ann", "ann", "SRV"), ("", "ANONYMOUS LOGON", "NT AUTHORITY")] {
+        let host = Host { caller: caller.to_owned(), ..host() };
+        for wants_domain in [0, 1] {
+            let mut arguments = Vec::new();
+            [0, 0, wants_domain, 0].into_iter().for_each(|n| arguments.u32(n));
+            let results = call(45, &arguments, &host).unwrap();
+            let mut answer = Answer::new(&results);
+            assert_ne!(answer.u32(), 0);
+            let (_lens, pointer) = (answer.u32(), answer.u32());
+            assert_ne!(pointer, 0);
+            assert_eq!(answer.text(), name);
+            if wants_domain == 0 {
+                assert_eq!(answer.u32(), 0);
+            } else {
+                assert!(answer.u32() != 0 && answer.u32() != 0);
+                let (_lens, pointer) = (answer.u32(), answer.u32());
+                assert_ne!(pointer, 0);
+                assert_eq!(answer.text(), domain);
+            }
+            assert_eq!((answer.u32(), answer.fields.rest().len()), (0, 0));
+        }
+    }
+    assert_eq!(call(45, &[0; 8], &host()), Err(Fault::BadArguments));
+}
+
+#[test]
 fn who_is_not_to_hear_names_gets_no_handle_and_answers_to_none() {
     let mut nobody = host();
     nobody.accounts = None;
