@@ -172,6 +172,23 @@ pub(crate) unsafe fn receive(
     is_read: bool,
 ) -> Outcome {
     nap::cancelled();
+    // SAFETY: the caller's promise.
+    unsafe { receive_at_once(w, conn, fd, iov, flags, is_read) }
+}
+
+/// [`receive`] in the middle of a call, where no thread is to be cancelled.
+///
+/// # Safety
+///
+/// As of [`receive`].
+unsafe fn receive_at_once(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    iov: &[iovec],
+    flags: c_int,
+    is_read: bool,
+) -> Outcome {
     if is_read && iov.iter().all(|v| v.iov_len == 0) {
         return Ok(0);
     }
@@ -564,7 +581,8 @@ fn wait(
         remains::timed_out(w, conn, fd);
         return Err(libc::ETIMEDOUT);
     }
-    let left = [left, patience].into_iter().flatten().min();
+    // What only the kernel's patience ends goes on behind a handler that has SA_RESTART, unlike what has a limit.
+    let steps = left.is_none() && patience.is_some();
     let timed = if room { options::SNDTIMEO } else { options::RCVTIMEO };
     if conn.options.load(Ordering::Relaxed) & timed == 0 && left.is_none() {
         if conn.may_be_nonblocking(w, mine) {
@@ -575,14 +593,19 @@ fn wait(
             }
         }
         let moved = || conn.moved(mine, peer, room);
-        match nap::nap(w, conn, (mine, peer), room, (nap::longest_ns(w), Behind::MayGoOn), moved) {
+        let longest = nap::longest_ns(w);
+        let longest = patience.map_or(longest, |ms| {
+            longest.min(u64::try_from(ms).unwrap_or(0).saturating_mul(1_000_000))
+        });
+        match nap::nap(w, conn, (mine, peer), room, (longest, Behind::MayGoOn), moved) {
             Nap::Woken => return Ok(()),
             Nap::Interrupted => return Err(libc::EINTR),
             Nap::Over => {}
         }
     }
     // Another thread may have closed it meanwhile.
-    match sleep(w, conn, conn.descriptor(fd), mine, peer, (room, left)) {
+    let left = if steps { None } else { left.into_iter().chain(patience).min() };
+    match sleep(w, conn, conn.descriptor(fd), mine, peer, (room, left, steps)) {
         // Which limit that was is found out when it waits again.
         Err(libc::EAGAIN) if patience.is_some() => Ok(()),
         ended => ended,
@@ -608,7 +631,7 @@ fn sleep(
     fd: c_int,
     mine: &Half,
     peer: &Half,
-    (room, left): (bool, Option<c_int>),
+    (room, left, steps): (bool, Option<c_int>, bool),
 ) -> Result<(), c_int> {
     let nudge = conn.nudge.load(Ordering::Acquire);
     let mark = left::begin_inside(handler::here());
@@ -644,7 +667,7 @@ fn sleep(
         let frozen = mine.flags.load(Ordering::Relaxed) & sys::abi::half_flags::WANT_DOWN != 0
             && peer.flags.load(Ordering::Relaxed) & sys::abi::half_flags::DOWN == 0;
         let announced = !may_quieten(w, conn, mine, peer);
-        let blocked = frozen || room && (deaf || announced || conn.is_mixed(mine, peer));
+        let blocked = frozen || steps || room && (deaf || announced || conn.is_mixed(mine, peer));
         result = if others > 0 || blocked {
             let timed = if room { options::SNDTIMEO } else { options::RCVTIMEO };
             let has_limit = conn.options.load(Ordering::Relaxed) & timed != 0 || left.is_some();

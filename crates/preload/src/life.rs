@@ -266,7 +266,11 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
         return;
     }
     if begun && conn.phase() == Phase::Attached {
-        // The kernel knows of no connection there: it was dissolved by a call that we have not seen.
+        // Who asks again how it went is told so once by the kernel, whatever has gone over it by then.
+        if result == 0 && conn.is_between(fd) {
+            return;
+        }
+        // The kernel knows of no such connection there: it was dissolved by a call that we have not seen.
         dissolved(w, conn, fd);
     }
     if !begun || conn.phase() == Phase::Offered && call::name(fd, true).is_ok() {

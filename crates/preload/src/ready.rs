@@ -158,6 +158,8 @@ pub(crate) struct Set {
     mixed: AtomicBool,
     /// The last answer had no room for those who come last: next time they come first.
     crowded: AtomicBool,
+    /// Somebody may have it who knows nothing of ours.
+    passed: AtomicBool,
     /// The last answer was full of what the kernel said: next time ours come first.
     passed_over: AtomicBool,
     /// The set whose list the thread that forks has locked before this one; see `forking`.
@@ -244,6 +246,7 @@ impl Set {
             mixed: AtomicBool::new(false),
             crowded: AtomicBool::new(false),
             passed_over: AtomicBool::new(false),
+            passed: AtomicBool::new(false),
             held_before: AtomicU64::new(0),
             tidied: AtomicU32::new(0),
             beside: Beside::default(),

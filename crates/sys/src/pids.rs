@@ -33,7 +33,8 @@ fn ask() {
 
 /// In a forked child: it may be in another one.
 pub(crate) fn forked() {
-    if IS_ASKED.load(Ordering::Relaxed) {
+    // Who has built a sandbox since makes no namespaces in it, as a rule, and may not ask.
+    if IS_ASKED.load(Ordering::Relaxed) && !call::is_filtered() {
         ask();
     }
 }

@@ -131,4 +131,11 @@ pub fn set_passed_on(s: &mut Stage) {
     say!("read", calls::recv(c.a, 9, 0), calls::epoll_wait(there, 8, 20));
     say!("room", calls::epoll_ctl(there, EPOLL_CTL_MOD, c.a, EPOLLOUT, 78));
     say!("of it", calls::epoll_wait(there, 8, 1000), calls::epoll_wait(ep, 8, 1000));
+    // Also what comes into it since.
+    let c = s.pair_nb();
+    calls::epoll_ctl(ep, EPOLL_CTL_ADD, c.a, EPOLLIN, 79).expect("added");
+    s.b_send(c, "x");
+    settle();
+    let told = calls::epoll_wait(there, 8, 1000).expect("events");
+    say!("another", told.iter().any(|(events, data)| (*events, *data) == (EPOLLIN as u32, 79)));
 }

@@ -35,7 +35,7 @@ macro_rules! oracle_cases {
         $with! {
             states {
                 established fresh_socket idle_listener connect_refused connect_states
-                connect_to_full_backlog connect_unspec connect_unspec_cut_short peer_fin peer_fin_with_bytes_queued
+                connect_to_full_backlog connect_unspec connect_unspec_cut_short connect_asked_again peer_fin peer_fin_with_bytes_queued
                 both_fin_peer_first both_fin_we_first reset reset_then_send_twice bytes_then_reset
                 close_with_unread_bytes peer_closes_we_send_twice shut_rd shut_wr shut_rdwr
                 peer_shuts_rd peer_shuts_rdwr reset_in_accept_queue listener_shut_down fd_misuse

@@ -115,6 +115,38 @@ pub fn connect_unspec_cut_short(s: &mut Stage) {
     say!("works", try_send(c.a, "x"), s.b_recv(c, 9));
 }
 
+/// Who did not wait for `connect` may ask by another one how it went, and is told so once, whatever has gone over it.
+pub fn connect_asked_again(s: &mut Stage) {
+    let before = s.attached_by_both();
+    let answer = s.b("listen");
+    let (listener, port) = answer.split_once(' ').expect("a listener");
+    let port = port.parse().expect("a port");
+    let a = calls::prompt_socket(0).expect("a socket");
+    calls::set_nonblocking(a, true).expect("a flag");
+    say!("begun", calls::connect(a, port));
+    let b = Stage::number(&s.b(&format!("accept {listener}")));
+    let c = Conn { a, b };
+    say!("there", calls::poll(a, libc::POLLOUT, 1000));
+    calls::set_nonblocking(a, false).expect("a flag");
+    s.until_attached(c, before);
+    say!("how it went", calls::connect(a, port));
+    say!(
+        "goes on",
+        try_send(a, "there"),
+        s.b_recv(c, 9),
+        s.b_send(c, "back"),
+        calls::recv(a, 9, 0)
+    );
+    say!("told already", calls::connect(a, port));
+    say!(
+        "goes on",
+        try_send(a, "there"),
+        s.b_recv(c, 9),
+        s.b_send(c, "back"),
+        calls::recv(a, 9, 0)
+    );
+}
+
 fn dissolved(s: &mut Stage, by: impl Fn(i32) -> Ret) {
     let c = s.pair_nb();
     say!("disconnect", by(c.a));

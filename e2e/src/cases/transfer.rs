@@ -256,12 +256,21 @@ pub fn user_timeout(s: &mut Stage) {
         say!("then", calls::send(c.a, b"x", libc::MSG_NOSIGNAL), calls::recv(c.a, 9, 0));
         say!("closed", calls::close(c.a));
     }
-    // Who reads now and then is waited for.
+    // Who reads now and then is waited for, and a handler with SA_RESTART ends nothing.
     let c = s.pair();
+    calls::count(libc::SIGUSR1, libc::SA_RESTART).expect("a handler");
+    let me = calls::getpid();
+    let calls::Forked::Parent(child) = calls::fork() else {
+        while calls::kill(me, libc::SIGUSR1).is_ok() {
+            std::thread::sleep(Duration::from_millis(40));
+        }
+        calls::exit_now(0);
+    };
     say!("set", calls::setsockopt(c.a, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 5000));
     say!("fill", Stage::fill(c.a));
     s.b_later(300, &format!("drain {}", c.b));
     say!("sent", timed(|| calls::send(c.a, b"x", 0)));
+    say!("in peace", calls::kill(child, libc::SIGKILL), calls::wait(child));
 }
 
 /// `SO_RCVTIMEO` is no limit of who waits for room.

@@ -572,6 +572,18 @@ impl Conn {
         Some(Ends { local, remote })
     }
 
+    /// Whether it is still this connection that the kernel has there.
+    #[must_use]
+    pub fn is_between(&self, fd: i32) -> bool {
+        let known = self.ends.lock().and_then(|e| *e);
+        let name = |peer| call::name(fd, peer).ok().flatten().map(plain);
+        self.stands_in()
+            || known.is_some_and(|ends| {
+                let is_known = ends.local.port() != 0 && !is_nowhere(*ends.local.ip());
+                name(true) == Some(ends.remote) && (!is_known || name(false) == Some(ends.local))
+            })
+    }
+
     /// Both ends of an accepted connection, asked for at most once.
     fn own_ends(&self, fd: i32) -> Option<Ends> {
         let known = self.ends.lock().and_then(|e| *e);
@@ -602,6 +614,11 @@ impl Conn {
         // Others wait for us until it is attached, and so would a handler that uses the connection.
         let quiet = Blocked::new();
         if !self.swap_phase(Phase::Server, Phase::Busy) {
+            return false;
+        }
+        // Meanwhile the record may have come to serve another connection.
+        if self.ends.lock().and_then(|e| *e) != Some(offer.ends) {
+            self.set_phase(Phase::Server);
             return false;
         }
         // Either a sender sees `Busy`, or we see it. One that is in the
@@ -1138,7 +1155,7 @@ impl Conn {
 
 /// A value of [`Conn::phase`] besides those of [`Phase`], which says who is [`Phase::Busy`].
 fn staying_here() -> u32 {
-    // A thread's number has 22 bits at most.
+    // Of its own process a thread is known by the 22 bits of its number.
     Phase::Busy as u32 | lock::tid() << 8
 }
 

@@ -252,6 +252,7 @@ impl Conn {
     #[cold]
     fn opens(&self, w: &World, mine: &Half, loc: Loc) -> bool {
         if !self.is_inherited(w, mine) {
+            self.opened.store(loc.emit(), Ordering::Relaxed);
             return true;
         }
         let is_its = w.board.map.owner_of(loc.offset()) == Some(mine.slot.load(Ordering::Relaxed));

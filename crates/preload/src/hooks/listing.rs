@@ -61,36 +61,56 @@ impl List {
     }
 }
 
-/// All up to the null pointer, and that.
-unsafe fn arguments(list: &mut List) -> Vec<*const c_char> {
-    let mut all = Vec::new();
-    loop {
-        // SAFETY: the caller's promise: there is a null pointer in it.
-        let argument = unsafe { list.next() };
-        all.push(argument);
-        if argument.is_null() {
-            return all;
+/// All up to the null pointer, and that. Memory is taken for many only: a child of vfork leaves what it takes to its parent.
+struct Arguments {
+    few: [*const c_char; 64],
+    many: Vec<*const c_char>,
+}
+
+impl Arguments {
+    unsafe fn of(list: &mut List) -> Self {
+        let mut all = Self { few: [std::ptr::null(); 64], many: Vec::new() };
+        for at in 0.. {
+            // SAFETY: the caller's promise: there is a null pointer in it.
+            let argument = unsafe { list.next() };
+            match all.few.get_mut(at) {
+                Some(place) => *place = argument,
+                None => {
+                    if all.many.is_empty() {
+                        all.many.extend_from_slice(&all.few);
+                    }
+                    all.many.push(argument);
+                }
+            }
+            if argument.is_null() {
+                break;
+            }
         }
+        all
+    }
+
+    const fn as_ptr(&self) -> *const *const c_char {
+        if self.many.is_empty() { self.few.as_ptr() } else { self.many.as_ptr() }
     }
 }
 
 unsafe extern "C-unwind" fn listed(path: *const c_char, list: &mut List) -> c_int {
     // SAFETY: libc's contract.
-    let all = unsafe { arguments(list) };
+    let all = unsafe { Arguments::of(list) };
     // SAFETY: as libc's: a list that ends in a null pointer.
     unsafe { run(environment(), |envp| real::execve(path, all.as_ptr(), envp)) }
 }
 
 unsafe extern "C-unwind" fn listed_and_looked_for(path: *const c_char, list: &mut List) -> c_int {
     // SAFETY: libc's contract.
-    let all = unsafe { arguments(list) };
+    let all = unsafe { Arguments::of(list) };
     // SAFETY: as libc's: a list that ends in a null pointer.
     unsafe { run(environment(), |envp| real::execvpe(path, all.as_ptr(), envp)) }
 }
 
 unsafe extern "C-unwind" fn listed_with_environment(path: *const c_char, list: &mut List) -> c_int {
     // SAFETY: libc's contract.
-    let all = unsafe { arguments(list) };
+    let all = unsafe { Arguments::of(list) };
     // SAFETY: libc's contract: it stands behind the null pointer.
     let envp = unsafe { list.next() }.cast::<*const c_char>();
     // SAFETY: as libc's: a list that ends in a null pointer.

@@ -59,7 +59,7 @@ pub(crate) fn splice_out(
     };
     let iov = [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: put }];
     // SAFETY: our own buffer.
-    unsafe { receive(w, conn, fd, &iov, libc::MSG_DONTWAIT, false) }
+    unsafe { receive_at_once(w, conn, fd, &iov, libc::MSG_DONTWAIT, false) }
 }
 
 /// Whether the pipe is waited for, by what the call says and by what the pipe does.

@@ -135,13 +135,15 @@ fn add(
     let Some(set) = set_of(w, epfd) else { return kernel(Some(event)) };
     let free = (0..SETS).find(|which| once::is_free(w, conn, *which));
     let exclusive = events & EXCLUSIVE != 0;
-    let stays =
-        free.is_none() || exclusive && conn.phase() != Phase::Attached || data & TAG_MASK == TAG;
+    let stays = free.is_none()
+        || exclusive && conn.phase() != Phase::Attached
+        || data & TAG_MASK == TAG
+        || set.passed.load(Ordering::SeqCst);
     if data & TAG_MASK == TAG {
         looks_alike();
     }
     if stays {
-        // More sets than we follow, a mode that cannot be changed, or data that looks like ours.
+        // More sets than we follow, a mode that cannot be changed, data that looks like ours, or a set that others have.
         crate::io::to_tcp(w, conn, fd, local::Reason::EventSets);
         return kernel(Some(event));
     }
@@ -381,6 +383,7 @@ pub(crate) fn looked_at(w: &'static World, epfd: c_int) {
 /// A descriptor is given to somebody who may know nothing of its set: what the program registered must be the kernel's.
 pub(crate) fn passed(w: &'static World, fd: c_int) {
     let Some(set) = fds::set(fd) else { return };
+    set.passed.store(true, Ordering::SeqCst);
     fds::each(|number, entry| {
         if let Entry::Conn(conn) = entry
             && set.is_of(conn)

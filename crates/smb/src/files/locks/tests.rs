@@ -1,6 +1,5 @@
 //! smb2.lock, as far as it is about one table, and random requests against a table that looks at every lock.
 
-
 use proptest::prelude::*;
 
 use super::{LockElement, LockFlags, LockOutcome, Locks};
