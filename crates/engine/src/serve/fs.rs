@@ -50,6 +50,7 @@ use rustix::io::Errno;
 use smb::{Access, NtStatus};
 
 use super::runtime::{self, Budget};
+use device::Mount;
 use lookup::Waits;
 
 pub use change::{Posix, SetTimes};
@@ -221,8 +222,8 @@ impl Share {
                 }
             }
         };
-        let device = facts::device(&facts::stat(&root).map_err(status)?);
-        let turns = stream::turns_of(device);
+        let stat = facts::stat(&root).map_err(status)?;
+        let turns = stream::turns_of(facts::device(&stat));
         Ok(Self(Arc::new(Inner {
             config,
             root: Arc::new(root),
@@ -235,7 +236,7 @@ impl Share {
             turns,
             memo: memo::Memo::default(),
             plain: plain::Plain::default(),
-            devices: device::Devices::new(device, kind),
+            devices: device::Devices::new(Mount::of(&stat), kind),
         })))
     }
 
@@ -293,10 +294,10 @@ impl Share {
 }
 
 impl Inner {
-    /// Whether something on this device is for who may wait, though the share's root is not: what is mounted beneath it
-    /// is of another host or of a program, or nobody has asked yet.
-    fn is_far(&self, device: u64) -> bool {
-        !self.devices.is_root(device) && self.devices.known(device).is_none_or(|kind| !kind.local)
+    /// Whether something there is for who may wait, though the share's root is not: what is mounted beneath it is of
+    /// another host or of a program, or nobody has asked yet.
+    fn is_far(&self, mount: Mount) -> bool {
+        !self.devices.is_root(mount) && self.devices.known(mount).is_none_or(|kind| !kind.local)
     }
 
     /// Nothing may be changed in a share that is read-only.

@@ -3,13 +3,15 @@
 use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustix::fs::{Statx, StatxFlags};
 use smb::NtStatus;
 
 use super::super::transfer::is_in_memory;
 use super::errno::status_of;
+use super::facts::{MNT_ID_UNIQUE, device};
 use super::index::is_local;
 
-/// Devices of one share that are remembered: as many as are mounted beneath it, as a rule none.
+/// File systems of one share that are remembered: as many as are mounted beneath it, as a rule none.
 const DEVICES: usize = 64;
 
 /// What a file system is like.
@@ -29,16 +31,50 @@ impl Kind {
     }
 }
 
-/// Those that are known, by number.
+/// By what a file system is known again.
+///
+/// The number of a device alone says little: where no disk is behind it (tmpfs, FUSE, NFS) it is that of another file system
+/// soon after it was unmounted, and so is the number of a mount before Linux 6.8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mount {
+    device: u64,
+    /// As this kernel numbers mounts; zero if it does not.
+    id: u64,
+    /// That number is never used again.
+    lasts: bool,
+}
+
+impl Mount {
+    pub(super) fn of(stat: &Statx) -> Self {
+        let mask = StatxFlags::from_bits_retain(stat.stx_mask);
+        let lasts = mask.contains(MNT_ID_UNIQUE);
+        let id = if lasts || mask.contains(StatxFlags::MNT_ID) { stat.stx_mnt_id } else { 0 };
+        Self { device: device(stat), id, lasts }
+    }
+
+    /// Whether both are of one file system, while something on `self` is held open: so both numbers are its own.
+    fn is_held_by(self, other: Self) -> bool {
+        self.device == other.device || (self.id != 0 && self.id == other.id)
+    }
+
+    /// Whether it may be known again. Without a number that lasts, a disk may: another file system on the same one will
+    /// be one of this host, too, but for those few whose programs have a disk (`fuseblk`).
+    fn is_known_again(self) -> bool {
+        self.lasts || rustix::fs::major(self.device) != 0
+    }
+}
+
+/// Those that are known.
 #[derive(Debug)]
 pub(super) struct Devices {
-    root: (u64, Kind),
+    /// Held open by the share.
+    root: (Mount, Kind),
     /// Others.
-    below: Mutex<Vec<(u64, Kind)>>,
+    below: Mutex<Vec<(Mount, Kind)>>,
 }
 
 impl Devices {
-    pub(super) fn new(root: u64, kind: Kind) -> Self {
+    pub(super) fn new(root: Mount, kind: Kind) -> Self {
         Self { root: (root, kind), below: Mutex::default() }
     }
 
@@ -47,32 +83,80 @@ impl Devices {
         self.root.1
     }
 
-    pub(super) fn is_root(&self, device: u64) -> bool {
-        self.root.0 == device
+    pub(super) fn is_root(&self, mount: Mount) -> bool {
+        self.root.0.is_held_by(mount)
     }
 
-    pub(super) fn known(&self, device: u64) -> Option<Kind> {
-        if self.is_root(device) {
+    pub(super) fn known(&self, mount: Mount) -> Option<Kind> {
+        if self.is_root(mount) {
             return Some(self.root.1);
         }
-        self.below().iter().find(|(known, _)| *known == device).map(|(_, kind)| *kind)
+        self.below().iter().find(|(known, _)| *known == mount).map(|(_, kind)| *kind)
     }
 
-    /// Asked once of each. `fd` is of something on it.
-    pub(super) fn ask(&self, device: u64, fd: impl AsFd) -> Result<Kind, NtStatus> {
-        if let Some(kind) = self.known(device) {
+    /// Asked once of each that is known again. `fd` is of something on it.
+    pub(super) fn ask(&self, mount: Mount, fd: impl AsFd) -> Result<Kind, NtStatus> {
+        if let Some(kind) = self.known(mount) {
             return Ok(kind);
         }
         let kind = Kind::of(fd)?;
-        let mut below = self.below();
-        if below.len() >= DEVICES {
-            below.clear();
+        if mount.is_known_again() {
+            let mut below = self.below();
+            if below.len() >= DEVICES {
+                below.clear();
+            }
+            below.push((mount, kind));
         }
-        below.push((device, kind));
         Ok(kind)
     }
 
-    fn below(&self) -> MutexGuard<'_, Vec<(u64, Kind)>> {
+    fn below(&self) -> MutexGuard<'_, Vec<(Mount, Kind)>> {
         self.below.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DISK: Kind = Kind { in_memory: false, local: true };
+
+    fn mount(major: u32, id: u64, lasts: bool) -> Mount {
+        Mount { device: rustix::fs::makedev(major, 39), id, lasts }
+    }
+
+    #[test]
+    fn a_number_that_may_be_used_again_says_nothing() {
+        let memory = std::fs::File::open("/dev/shm").unwrap();
+        let devices = Devices::new(Mount { device: 5, id: 7, lasts: false }, DISK);
+        let asked = |mount| devices.ask(mount, &memory).unwrap();
+        for (mount, known) in [
+            (mount(0, 0, false), false),
+            (mount(0, 30, false), false),
+            (mount(8, 30, false), true),
+            (mount(0, 30, true), true),
+        ] {
+            assert_eq!(devices.known(mount), None);
+            assert!(asked(mount).local);
+            assert_eq!(devices.known(mount).is_some(), known, "{mount:?}");
+        }
+        assert_eq!(
+            devices.known(mount(0, 31, true)),
+            None,
+            "another mount, the same number of a device"
+        );
+    }
+
+    #[test]
+    fn the_root_is_held_open_and_known_by_either_number() {
+        let root = Mount { device: 5, id: 7, lasts: false };
+        let devices = Devices::new(root, DISK);
+        // A subvolume of Btrfs, and a mount of the same elsewhere.
+        for mount in [root, Mount { device: 6, ..root }, Mount { id: 8, ..root }] {
+            assert!(devices.is_root(mount), "{mount:?}");
+        }
+        assert!(!devices.is_root(Mount { device: 6, id: 8, lasts: false }));
+        let old = Devices::new(Mount { device: 5, id: 0, lasts: false }, DISK);
+        assert!(!old.is_root(Mount { device: 6, id: 0, lasts: false }));
     }
 }

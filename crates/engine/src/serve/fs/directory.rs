@@ -12,8 +12,9 @@ use rustix::io::Errno;
 use smb::fscc::Entry;
 use smb::{NtStatus, name as names};
 
+use super::device::Mount;
 use super::errno::status;
-use super::facts::{At, device, file_type, stat, stat_at, stat_entry_at_once};
+use super::facts::{At, file_type, stat, stat_at, stat_entry_at_once};
 use super::memo::Extra;
 use super::{Handle, Links, Share, Want};
 pub use batch::Errand;
@@ -288,7 +289,7 @@ impl Folder {
         if kind != FileType::Symlink {
             let stat = match self.stat_entry(fd, name) {
                 // Of what is mounted there, what this host knows must do.
-                Ok(stat) if self.local && inner.is_far(device(&stat)) => {
+                Ok(stat) if self.local && inner.is_far(Mount::of(&stat)) => {
                     return Ok(Some(inner.facts_with(&stat, Extra::default(), bytes)));
                 }
                 Ok(stat) => stat,

@@ -8,13 +8,18 @@ use smb::fscc::Facts;
 use smb::{Attributes, FileTime, NtStatus};
 
 use super::super::acting::as_itself;
+use super::device::Mount;
 use super::dosattrib::{self, DosAttrib};
 use super::errno::status;
 use super::memo::Extra;
 use super::{Inner, xattr};
 
 /// Everything that is asked of `statx(2)`.
-const MASK: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+const MASK: StatxFlags =
+    StatxFlags::BASIC_STATS.union(StatxFlags::BTIME).union(StatxFlags::MNT_ID).union(MNT_ID_UNIQUE);
+
+/// A number of the mount that is not used again (STATX_MNT_ID_UNIQUE, Linux 6.8), in place of the one that is.
+pub(super) const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 /// IO_REPARSE_TAG_SYMLINK (MS-FSCC 2.1.2.1).
 pub(super) const TAG_SYMLINK: u32 = 0xa000_000c;
@@ -86,7 +91,7 @@ impl Inner {
                 let follow = matches!(at, At::File(_));
                 let extra = as_itself(|| self.read_extra(&path, follow))?;
                 // What others change on other hosts need not be seen here at once.
-                if self.devices.known(device(stat)).is_some_and(|kind| kind.local) {
+                if self.devices.known(Mount::of(stat)).is_some_and(|kind| kind.local) {
                     self.memo.put(stat, extra);
                 }
                 extra

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use smb::fscc::Facts;
 use smb::{Attributes, NtStatus, name};
 
+use super::device::{Kind, Mount};
 use super::errno::status;
 use super::facts::{At, device, file_type, proc_path, stat, stat_at};
 use super::lookup::{Names, split};
@@ -39,6 +40,9 @@ pub struct Handle {
     fd: Arc<OwnedFd>,
     want: Want,
     facts: Facts,
+    mount: Mount,
+    /// What its file system is like, once that was asked: it stays mounted as long as this is open.
+    kind: OnceLock<Kind>,
     place: Mutex<Place>,
     /// Another descriptor of the file, which the kernel synchronizes, once somebody needed it.
     pub(super) synced_by: OnceLock<Arc<OwnedFd>>,
@@ -86,7 +90,7 @@ impl Handle {
             _ => (want.read, want.write) = (false, false),
         }
         let facts = share.0.facts(stat, &At::File(fd.as_fd()), split(&path).1)?;
-        Ok(Self::new(share, fd, path, want, folder, facts))
+        Ok(Self::new(share, fd, path, want, folder, (Mount::of(stat), facts)))
     }
 
     pub(super) fn new(
@@ -95,13 +99,15 @@ impl Handle {
         path: Vec<u8>,
         want: Want,
         folder: Option<Arc<OwnedFd>>,
-        facts: Facts,
+        (mount, facts): (Mount, Facts),
     ) -> Self {
         Self {
             share: share.clone(),
             fd: Arc::new(fd),
             want,
             facts,
+            mount,
+            kind: OnceLock::new(),
             place: Mutex::new(Place { path, folder }),
             synced_by: OnceLock::new(),
         }
@@ -139,20 +145,24 @@ impl Handle {
         Identity { device: self.facts.device, inode: self.facts.index }
     }
 
-    /// Whether its file system has no disk. Asked once of each device (`fstatfs(2)`).
+    /// Whether its file system has no disk. Asked once of each (`fstatfs(2)`).
     ///
     /// # Errors
     ///
     /// What that says.
     pub fn is_in_memory(&self) -> Result<bool, NtStatus> {
-        Ok(self.share().devices.ask(self.facts.device, &*self.fd)?.in_memory)
+        if let Some(kind) = self.kind.get() {
+            return Ok(kind.in_memory);
+        }
+        let kind = self.share().devices.ask(self.mount, &*self.fd)?;
+        Ok(self.kind.get_or_init(|| kind).in_memory)
     }
 
     /// Whether it is on a file system that was mounted beneath the share's root, and is one of another host or of a
     /// program, which may keep those waiting who call it. Nothing is asked.
     #[must_use]
     pub fn is_far(&self) -> bool {
-        self.share().is_far(self.facts.device)
+        !self.share().devices.is_root(self.mount) && !self.is_local()
     }
 
     /// [`Share::keeps_waiting`], for the file system that it is on.
@@ -164,7 +174,8 @@ impl Handle {
     /// [`Share::is_local`], for the file system that it is on.
     #[must_use]
     pub fn is_local(&self) -> bool {
-        self.share().devices.known(self.facts.device).is_some_and(|kind| kind.local)
+        let known = self.kind.get().copied().or_else(|| self.share().devices.known(self.mount));
+        known.is_some_and(|kind| kind.local)
     }
 
     /// Whether it is a folder.

@@ -9,6 +9,7 @@ use smb::fscc::Facts;
 use smb::name::{self, Path};
 use smb::{Attributes, NtStatus};
 
+use super::device::Mount;
 use super::dosattrib::{self, DosAttrib};
 use super::errno::status;
 use super::facts::{TAG_SYMLINK, file_type, stat, stat_at_once};
@@ -244,17 +245,17 @@ impl Share {
         at_once: bool,
     ) -> Result<Option<Handle>, NtStatus> {
         let stat = if at_once { stat_at_once(&fd) } else { stat(&fd) }.map_err(status)?;
-        let device = super::facts::device(&stat);
+        let mount = Mount::of(&stat);
         let kind = file_type(&stat);
         let plain = matches!(kind, FileType::RegularFile | FileType::Directory);
         // To open what is on another one may keep waiting.
-        self.0.plain.note(&path, plain && self.0.devices.is_root(device));
-        if at_once && self.0.is_far(device) {
+        self.0.plain.note(&path, plain && self.0.devices.is_root(mount));
+        if at_once && self.0.is_far(mount) {
             return Ok(None);
         }
         if !at_once {
             // Here it may be waited for. Who needs to know asks again, and says so, if that fails.
-            let _ = self.0.devices.ask(device, &fd);
+            let _ = self.0.devices.ask(mount, &fd);
         }
         let fd = match ready || !plain {
             true => fd,
@@ -343,10 +344,10 @@ impl Inner {
 
     /// Whether a folder is on a file system as [`Self::is_far`] has it, which is asked if nobody has.
     fn is_far_after_asking(&self, folder: &OwnedFd) -> bool {
-        let device = stat_at_once(folder).map(|stat| super::facts::device(&stat));
-        device.is_ok_and(|device| {
-            let _ = self.devices.ask(device, folder);
-            self.is_far(device)
+        stat_at_once(folder).is_ok_and(|stat| {
+            let mount = Mount::of(&stat);
+            let kind = self.devices.ask(mount, folder);
+            !self.devices.is_root(mount) && kind.is_ok_and(|kind| !kind.local)
         })
     }
 
@@ -358,8 +359,8 @@ impl Inner {
             return false;
         };
         let Ok(facts) = stat_at_once(&folder) else { return false };
-        let device = super::facts::device(&facts);
-        !self.is_far(device) && (exact || self.index.knows((device, facts.stx_ino)))
+        let folder = (super::facts::device(&facts), facts.stx_ino);
+        !self.is_far(Mount::of(&facts)) && (exact || self.index.knows(folder))
     }
 
     /// What a failed look-up is called.
@@ -536,11 +537,11 @@ impl Vacancy {
         };
         let extra = self.store(&fd, how)?;
         let stat = stat(&fd).map_err(status)?;
-        let facts = inner.facts_with(&stat, extra, name);
+        let known = (Mount::of(&stat), inner.facts_with(&stat, extra, name));
         inner.plain.note(&self.path, true);
         let want = Want { read: true, write: !how.folder, link: false };
         let folder = Some(Arc::clone(&self.folder));
-        Ok(Handle::new(&self.share, fd, self.path.clone(), want, folder, facts))
+        Ok(Handle::new(&self.share, fd, self.path.clone(), want, folder, known))
     }
 
     /// Stores the attributes, where they are not those that a file has without being told.

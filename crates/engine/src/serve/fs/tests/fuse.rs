@@ -2,11 +2,12 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use smb::fscc::Entry;
 
@@ -26,7 +27,7 @@ struct Fuse {
 impl Fuse {
     /// `None`, said why, where none may be mounted.
     fn mount(root: &Path) -> Option<Self> {
-        std::fs::create_dir(root).unwrap();
+        std::fs::create_dir_all(root).unwrap();
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let mounted = rustix::fs::open("/dev/fuse", flags, Mode::empty()).and_then(|program| {
             let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", program.as_raw_fd());
@@ -97,6 +98,43 @@ fn what_a_program_is_asked_for_is_for_who_may_wait() {
         });
         assert_eq!(listed, (vec!["file".to_owned(), "mount".to_owned()], true));
     });
+}
+
+/// What was mounted there before had the same number, and was this host's.
+#[test]
+fn what_is_mounted_where_something_else_was_is_another_thing() {
+    on_each(|share, root| {
+        let at = root.join("mount");
+        std::fs::create_dir(&at).unwrap();
+        let device = || std::fs::metadata(&at).unwrap().dev();
+        // Others mount things, too.
+        for _ in 0..20 {
+            let flags = MountFlags::NODEV | MountFlags::NOSUID;
+            if let Err(errno) = rustix::mount::mount("test", &at, "tmpfs", flags, None) {
+                return eprintln!("skipped: nothing may be mounted: {errno}");
+            }
+            let memory = open(share, "mount", READ);
+            assert!(memory.is_in_memory().unwrap() && !memory.is_far());
+            let before = device();
+            drop(memory);
+            rustix::mount::unmount(&at, UnmountFlags::DETACH).unwrap();
+            let Some(mut fuse) = Fuse::mount(&at) else { return };
+            let now = device_at_once(&at);
+            let look = || share.open_at_once(&path("mount"), READ, false, false).unwrap().is_none();
+            assert!(at_once(&mut fuse, look));
+            if now == before {
+                return;
+            }
+        }
+        eprintln!("skipped: no number of a device was used again");
+    });
+}
+
+/// The number of the device, and its file system is not asked.
+fn device_at_once(at: &Path) -> u64 {
+    let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(CWD, at, flags, StatxFlags::INO).unwrap();
+    rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)
 }
 
 fn names(folder: &mut Directory) -> Vec<String> {
