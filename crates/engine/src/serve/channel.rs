@@ -260,18 +260,21 @@ const LEAST_FOR: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 120 }
 /// How long a connection may be silent before its client is asked whether it is there, and how often then.
 const SILENCE: Duration = Duration::from_secs(60);
 const ASK_EVERY: Duration = Duration::from_secs(10);
-const ASK_TIMES: u32 = 6;
 /// How long what was sent may be without acknowledgement, or without room where it goes: that of a client that is there but
 /// takes nothing has to be longer than [`LEAST_FOR`].
 const UNHEARD_MS: u32 = 150_000;
 const _: () = assert!(UNHEARD_MS as u128 > LEAST_FOR.as_millis());
+/// The same where nothing is on its way. The kernel has one time for both, and by it, not by a number of questions, gives
+/// up who does not answer: with this one at the second question.
+const UNHEARD_IN_SILENCE_MS: u32 = 60_000;
+/// How often it is looked which of them it is to be: twice before the first question.
+const LOOK_EVERY: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
 
 /// A client that has lost its power closes nothing. What it had open must not stay so for ever.
 fn find_the_dead(socket: &Socket) -> io::Result<()> {
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, SILENCE)?;
     sockopt::set_tcp_keepintvl(socket, ASK_EVERY)?;
-    sockopt::set_tcp_keepcnt(socket, ASK_TIMES)?;
     sockopt::set_tcp_user_timeout(socket, UNHEARD_MS)?;
     Ok(())
 }
@@ -357,6 +360,7 @@ impl Channel {
         let mut clock = std::pin::pin!(runtime::sleep(set_up));
         let mut watched = true;
         let mut stopping = std::pin::pin!(runtime::stopping());
+        let mut looking = std::pin::pin!(self.look_for_silence());
         let why = std::future::poll_fn(|context| {
             use std::task::Poll;
             if stopping.as_mut().poll(context).is_ready() {
@@ -365,6 +369,8 @@ impl Channel {
             if let Poll::Ready(why) = reading.as_mut().poll(context) {
                 return Poll::Ready(why);
             }
+            // It never ends.
+            let _ = looking.as_mut().poll(context);
             if ending.as_mut().poll(context).is_ready() || self.output.is_broken() {
                 return Poll::Ready(Ending::Dropped);
             }
@@ -385,6 +391,22 @@ impl Channel {
             _ => {}
         }
         why
+    }
+
+    /// Sets how long who is not heard of is taken to be there: by looking now and then, so that it costs answers nothing.
+    async fn look_for_silence(&self) {
+        let (mut silent, mut before) = (false, None);
+        loop {
+            runtime::sleep(LOOK_EVERY).await;
+            let moved = (self.shared.bytes().0, self.output.pushed());
+            // The kernel has what the output has no more.
+            let idle = self.output.waiting() == 0 && self.socket.unacknowledged().ok() == Some(0);
+            let now = idle && before.replace(moved) == Some(moved);
+            let unheard = if now { UNHEARD_IN_SILENCE_MS } else { UNHEARD_MS };
+            if now != silent && sockopt::set_tcp_user_timeout(&*self.socket, unheard).is_ok() {
+                silent = now;
+            }
+        }
     }
 
     /// The server stops: nothing more is read but the rest of a WRITE that has begun, and what is under way is answered. The

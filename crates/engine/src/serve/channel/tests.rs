@@ -90,11 +90,18 @@ fn ask(client: &mut TcpStream, message: &[u8]) -> Vec<u8> {
 
 /// A loop that serves one connection, which is a channel of the session, and the client's end of that.
 fn serving(server: &Arc<Server>, session: &Arc<Session>) -> (Runtime, TcpStream) {
+    let (runtime, client, _) = serving_socket(server, session);
+    (runtime, client)
+}
+
+/// The same, and the server's end, too.
+fn serving_socket(server: &Arc<Server>, session: &Arc<Session>) -> (Runtime, TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let (socket, peer) = listener.accept().unwrap();
     let (ready, is_ready) = mpsc::channel();
+    let ours = socket.try_clone().unwrap();
     let given = Mutex::new(Some((server.clone(), session.clone(), socket, ready)));
     let config = Config { vectors: 1, ..Config::default() };
     let runtime = Runtime::start(&config, move |_| {
@@ -118,7 +125,37 @@ fn serving(server: &Arc<Server>, session: &Arc<Session>) -> (Runtime, TcpStream)
     });
     // Before that it would be a request of nobody.
     is_ready.recv().unwrap();
-    (runtime.unwrap(), client)
+    (runtime.unwrap(), client, ours)
+}
+
+#[test]
+fn who_is_silent_is_found_dead_sooner_than_who_takes_no_answers() {
+    const LEN: u32 = 64 << 10;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut server, session, open) = opened(folder.path());
+    // All that is asked for may wait: who takes nothing is not to be cut off yet.
+    server.config.limits.backlog = 1 << 30;
+    std::fs::write(folder.path().join("file"), vec![7; LEN as usize]).unwrap();
+    let (runtime, mut client, ours) = serving_socket(&Arc::new(server), &session);
+    let becomes = |unheard| {
+        let began = Instant::now();
+        while sockopt::tcp_user_timeout(&ours) != Ok(unheard) {
+            assert!(began.elapsed() < Duration::from_secs(60), "it is not {unheard} ms");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    becomes(UNHEARD_MS);
+    becomes(UNHEARD_IN_SILENCE_MS);
+    for number in 0..200 {
+        let body = read::Request { file: open.file_id, length: LEN, ..Default::default() };
+        client.write_all(&frame_of(&open, Command::Read, number, 1, &body)).unwrap();
+    }
+    becomes(UNHEARD_MS);
+    // Nothing moves, and it stays so.
+    std::thread::sleep(3 * LOOK_EVERY);
+    assert_eq!(sockopt::tcp_user_timeout(&ours), Ok(UNHEARD_MS));
+    drop((client, ours));
+    runtime.stop(Duration::ZERO);
 }
 
 #[test]
