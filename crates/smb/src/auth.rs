@@ -18,7 +18,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use acceptor::{Acceptor, Step};
-pub use limiter::{Limiter, LimiterSettings};
+pub use limiter::{Limiter, LimiterSettings, network};
 pub use nthash::NtHash;
 pub use refusal::{Reason, Refusal};
 pub use users::{BadUserFile, BadUserName, NoSuchUser, UserFile, day_to_time, time_to_day};

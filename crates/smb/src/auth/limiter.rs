@@ -43,7 +43,7 @@ impl Default for LimiterSettings {
 /// invents. That does not grow with each failure: one device with an old password goes on failing all day, and is not
 /// to lock out those who share its address.
 ///
-/// An address of IPv6 is its network of 64 bits: who has one of these has them all.
+/// An address is what [`network`] makes of it.
 ///
 /// Time is that of any clock that does not go back. When a table is full, who failed least is forgotten.
 #[derive(Clone, Debug)]
@@ -156,9 +156,12 @@ fn key(user: &str, network: IpAddr) -> (IpAddr, String) {
     (network, user.chars().flat_map(char::to_lowercase).take(NAME_MAX).collect())
 }
 
-/// All addresses that are one to us.
-fn network(address: IpAddr) -> IpAddr {
+/// All addresses that are one to us: of IPv6 the network of 64 bits, of which a host has as many addresses as it likes. All
+/// hosts of a link have the same one, and one address each, for addresses that are of that link alone.
+#[must_use]
+pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
+        IpAddr::V6(address) if address.is_unicast_link_local() => address.into(),
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() & (u128::MAX << 64)).into()),
         address => address,
     }

@@ -17,10 +17,12 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use smb::auth::network;
 
 use super::super::runtime::Event;
 
@@ -79,7 +81,7 @@ impl Backlog {
 
     /// The account of a connection from this address.
     pub(super) fn account(&self, peer: IpAddr) -> Account {
-        let peer = whose(peer);
+        let peer = network(peer);
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         if addresses.known.len() > addresses.most {
             addresses.known.retain(|_, sums| sums.strong_count() > 0);
@@ -99,16 +101,6 @@ impl Backlog {
     pub(in crate::serve) fn nothing(&self, peer: IpAddr) -> Taken {
         let parties = self.account(peer).parties.clone();
         Taken { parties, extra: false, amount: 0 }
-    }
-}
-
-/// What counts as one address: of IPv6 the network, of which a host has as many addresses as it likes. All hosts of a link
-/// have the same one, and one address each, for addresses that are of that link alone.
-fn whose(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V6(peer) if peer.is_unicast_link_local() => peer.into(),
-        IpAddr::V6(peer) => Ipv6Addr::from_bits(peer.to_bits() & !u128::from(u64::MAX)).into(),
-        v4 @ IpAddr::V4(_) => v4,
     }
 }
 
@@ -480,9 +472,5 @@ mod tests {
             drop(backlog.account(IpAddr::V4(at.into())));
         }
         assert!(backlog.addresses.lock().unwrap().known.len() <= 66);
-        let [one, two, three] = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"]
-            .map(|address| whose(address.parse().unwrap()));
-        assert!(one == two && one != three);
-        assert_eq!(whose("::ffff:192.0.2.7".parse().unwrap()), ip(7));
     }
 }

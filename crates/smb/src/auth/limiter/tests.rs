@@ -1,7 +1,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use super::{Limiter, LimiterSettings};
+use super::{Limiter, LimiterSettings, network};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const THERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
@@ -123,6 +123,16 @@ fn an_address_of_ipv4_is_the_same_however_it_is_written() {
     }
     assert_eq!(limiter.wait("alice", IpAddr::V6(mapped), seconds(0)), Some(seconds(1)));
     assert_eq!(limiter.wait("alice", THERE, seconds(0)), None);
+}
+
+#[test]
+fn what_counts_as_one_address() {
+    let of = |address: &str| network(address.parse().unwrap());
+    assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:2"));
+    assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+    assert_eq!(of("::ffff:192.0.2.1"), HERE);
+    // All who are on a link have that network.
+    assert_ne!(of("fe80::1"), of("fe80::2"));
 }
 
 /// However somebody's name is written, it is the same name.
