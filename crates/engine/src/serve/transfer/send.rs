@@ -279,10 +279,10 @@ impl SendFile {
         })
     }
 
-    /// All that is left at once, as far as there is a buffer for it: what cannot be read is to be known before anything is
-    /// promised.
+    /// The next piece, as [`Self::fill`]: the loop's other transfers wait for its buffers, and who takes this one may take its
+    /// time. What cannot be read behind the first piece is an error after the head.
     fn read(&mut self, pools: &Pools) -> Result<Progress, TransferError> {
-        let want = self.len - self.sent;
+        let want = (self.len - self.sent).min(PIECE);
         let mut buffer = match std::mem::replace(&mut self.held, Held::Nothing) {
             Held::Buffer { buffer, .. } if buffer.capacity() >= want => buffer,
             _ => pools.buffers.lend_some(want).map_err(TransferError::File)?,
