@@ -40,6 +40,15 @@ const BY_CACHESTAT: u8 = 0;
 const BY_PROBING: u8 = 1;
 const NEVER: u8 = 2;
 
+/// What the kernel reads ahead at least.
+const READ_AHEAD: usize = 64 << 10;
+
+#[cfg(test)]
+thread_local! {
+    /// Bytes that this thread has read to see whether they are in memory.
+    pub(super) static PROBED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// A file whose data is moved: its descriptor, and what has been found out about it. One for each
 /// open, shared by the channels that use that open.
 #[derive(Debug)]
@@ -171,15 +180,22 @@ impl DataFile {
         Self { keeps, ..self }
     }
 
+    /// As on kernels without `cachestat(2)` (before Linux 6.5).
+    #[cfg(test)]
+    pub(super) fn without_cachestat(self) -> Self {
+        Self { residency: AtomicU8::new(BY_PROBING), ..self }
+    }
+
     /// Whether it is of use to have somebody bring it into memory, and then to take it from there. It is not where
     /// caches are past us: another inode's (overlayfs), the file system's own (ZFS), or none (DAX).
     pub(super) fn is_kept(&self) -> bool {
         self.in_memory || (!self.asks && self.keeps.load(Ordering::Relaxed))
     }
 
-    /// Looks whether what was read just now was kept.
+    /// Looks whether what was read just now was kept. Where it can only be asked by reading, of its ends: a file system keeps
+    /// what is read, or does not.
     pub(super) fn look_again(&self, offset: u64, len: u64) -> bool {
-        let kept = !self.asks && self.resident(offset, len);
+        let kept = !self.asks && self.resident_by(offset, len, usize::MAX);
         if self.keeps.load(Ordering::Relaxed) != kept {
             self.keeps.store(kept, Ordering::Relaxed);
         }
@@ -244,6 +260,10 @@ impl DataFile {
     /// Whether `len` bytes from `offset` on can be read without waiting for a disk. An answer that
     /// is out of date soon costs time, never more.
     pub fn resident(&self, offset: u64, len: u64) -> bool {
+        self.resident_by(offset, len, READ_AHEAD)
+    }
+
+    fn resident_by(&self, offset: u64, len: u64, step: usize) -> bool {
         if self.in_memory || len == 0 {
             return true;
         }
@@ -257,16 +277,17 @@ impl DataFile {
                 Err(_) => self.residency.store(BY_PROBING, Ordering::Relaxed),
             }
         }
-        self.residency.load(Ordering::Relaxed) == BY_PROBING && self.probe(offset, len)
+        self.residency.load(Ordering::Relaxed) == BY_PROBING && self.probe(offset, len, step)
     }
 
-    /// Reads a byte here and there, as far apart as the kernel reads ahead at least.
-    fn probe(&self, offset: u64, len: u64) -> bool {
+    /// Reads a byte here and there, `step` apart, and the last one.
+    fn probe(&self, offset: u64, len: u64, step: usize) -> bool {
         let last = offset + len - 1;
-        let step = 64 << 10;
         let places = (offset..last).step_by(step).chain([last]);
         for at in places {
             let mut byte = [0];
+            #[cfg(test)]
+            PROBED.with(|probed| probed.set(probed.get() + 1));
             match self.read_now(&mut byte, at) {
                 Ok(_) => {}
                 Err(Errno::AGAIN) => return false,

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use sys::filemap::Access;
 
+use super::file::PROBED;
 use super::*;
 
 const METHODS: [Method; 4] = [Method::Copy, Method::Map, Method::Splice, Method::Vmsplice];
@@ -244,6 +245,25 @@ fn what_does_not_stay_in_memory_is_read_by_threads_and_once() {
             is(&taker.join().unwrap(), &[&bytes[..], &bytes[..]].concat(), "there again");
         }
     }
+}
+
+#[test]
+fn what_was_read_just_now_is_looked_for_at_its_ends() {
+    let bytes = pattern(2 * MIB);
+    let file = DataFile::new(tempfile::tempfile().unwrap()).unwrap().without_cachestat();
+    file.write_all(&bytes, 0).unwrap();
+    if file.in_memory() {
+        return println!("skipped: no disk");
+    }
+    let probed = |look: &dyn Fn() -> bool| {
+        PROBED.set(0);
+        (look(), PROBED.get())
+    };
+    if probed(&|| file.resident(0, 2 << 20)) != (true, 33) {
+        return println!("skipped: the file system cannot be asked");
+    }
+    assert_eq!(probed(&|| file.look_again(0, 2 << 20)), (true, 2));
+    assert_eq!(probed(&|| file.look_again(5, 1)), (true, 1));
 }
 
 /// A file of another host or a program: what is in memory, too, and by no mapping, which nobody asks whether it is current.
