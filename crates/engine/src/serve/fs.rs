@@ -42,7 +42,6 @@ mod xattr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
@@ -190,7 +189,6 @@ struct Inner {
     waits: Waits,
     delays: delays::Delays,
     callers: Budget,
-    keeps: Arc<AtomicBool>,
     turns: Arc<stream::Turns>,
     memo: memo::Memo,
     plain: plain::Plain,
@@ -232,7 +230,6 @@ impl Share {
             waits,
             delays: delays::Delays::new(),
             callers: Budget::new(runtime::Config::default().offload_threads / 2),
-            keeps: Arc::new(AtomicBool::new(true)),
             turns,
             memo: memo::Memo::default(),
             plain: plain::Plain::default(),
@@ -279,12 +276,6 @@ impl Share {
         &self.0.callers
     }
 
-    /// Whether what was read of its files was in memory afterwards, as who reads them finds out.
-    #[must_use]
-    pub fn keeps(&self) -> &Arc<AtomicBool> {
-        &self.0.keeps
-    }
-
     /// How many folders have been read to find names that differ in case: what look-ups cost beyond a fixed
     /// number of system calls.
     #[must_use]
@@ -297,7 +288,7 @@ impl Inner {
     /// Whether something there is for who may wait, though the share's root is not: what is mounted beneath it is of
     /// another host or of a program, or nobody has asked yet.
     fn is_far(&self, mount: Mount) -> bool {
-        !self.devices.is_root(mount) && self.devices.known(mount).is_none_or(|kind| !kind.local)
+        !self.devices.is_root(mount) && !self.devices.is_local(mount)
     }
 
     /// Nothing may be changed in a share that is read-only.

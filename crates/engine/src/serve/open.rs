@@ -582,8 +582,8 @@ impl Open {
             return Ok(data.clone());
         }
         let data = DataFile::of(file.handle.shared_fd().clone(), file.handle.is_in_memory()?);
-        let share = file.handle.of_share();
-        let data = data.called_by(share.callers().clone()).kept_as(share.keeps().clone());
+        let callers = file.handle.of_share().callers().clone();
+        let data = data.called_by(callers).kept_as(file.handle.keeps()?.clone());
         let data = if file.handle.is_local() { data } else { data.that_asks() };
         Ok(file.data.get_or_init(|| Arc::new(data)).clone())
     }

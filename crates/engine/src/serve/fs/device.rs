@@ -1,7 +1,8 @@
 //! The file systems on which a share has files: that of its root, and what is mounted beneath it.
 
 use std::os::fd::AsFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{Statx, StatxFlags};
 use smb::NtStatus;
@@ -15,19 +16,21 @@ use super::index::is_local;
 const DEVICES: usize = 64;
 
 /// What a file system is like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Kind {
     /// It has no disk.
     pub(super) in_memory: bool,
     /// Its every change goes through this kernel, which answers for it.
     pub(super) local: bool,
+    /// What was read of its files was in memory afterwards, as who reads them finds out.
+    pub(super) keeps: Arc<AtomicBool>,
 }
 
 impl Kind {
     /// Asks it (`fstatfs(2)`), by a descriptor of something on it. May wait for another host.
     pub(super) fn of(fd: impl AsFd) -> Result<Self, NtStatus> {
         let in_memory = is_in_memory(&fd).map_err(|error| status_of(&error))?;
-        Ok(Self { in_memory, local: is_local(fd) })
+        Ok(Self { in_memory, local: is_local(fd), keeps: Arc::new(AtomicBool::new(true)) })
     }
 }
 
@@ -79,19 +82,27 @@ impl Devices {
     }
 
     /// That of the share's root.
-    pub(super) fn root(&self) -> Kind {
-        self.root.1
+    pub(super) fn root(&self) -> &Kind {
+        &self.root.1
     }
 
     pub(super) fn is_root(&self, mount: Mount) -> bool {
         self.root.0.is_held_by(mount)
     }
 
-    pub(super) fn known(&self, mount: Mount) -> Option<Kind> {
+    /// Whether it is known to be of this host.
+    pub(super) fn is_local(&self, mount: Mount) -> bool {
         if self.is_root(mount) {
-            return Some(self.root.1);
+            return self.root.1.local;
         }
-        self.below().iter().find(|(known, _)| *known == mount).map(|(_, kind)| *kind)
+        self.below().iter().any(|(known, kind)| *known == mount && kind.local)
+    }
+
+    fn known(&self, mount: Mount) -> Option<Kind> {
+        if self.is_root(mount) {
+            return Some(self.root.1.clone());
+        }
+        find(&self.below(), mount)
     }
 
     /// Asked once of each that is known again. `fd` is of something on it.
@@ -102,10 +113,14 @@ impl Devices {
         let kind = Kind::of(fd)?;
         if mount.is_known_again() {
             let mut below = self.below();
+            // Who was faster has told others what its files do.
+            if let Some(kind) = find(&below, mount) {
+                return Ok(kind);
+            }
             if below.len() >= DEVICES {
                 below.clear();
             }
-            below.push((mount, kind));
+            below.push((mount, kind.clone()));
         }
         Ok(kind)
     }
@@ -115,11 +130,19 @@ impl Devices {
     }
 }
 
+fn find(below: &[(Mount, Kind)], mount: Mount) -> Option<Kind> {
+    below.iter().find(|(known, _)| *known == mount).map(|(_, kind)| kind.clone())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
 
-    const DISK: Kind = Kind { in_memory: false, local: true };
+    fn disk() -> Kind {
+        Kind { in_memory: false, local: true, keeps: Arc::new(AtomicBool::new(true)) }
+    }
 
     fn mount(major: u32, id: u64, lasts: bool) -> Mount {
         Mount { device: rustix::fs::makedev(major, 39), id, lasts }
@@ -128,7 +151,7 @@ mod tests {
     #[test]
     fn a_number_that_may_be_used_again_says_nothing() {
         let memory = std::fs::File::open("/dev/shm").unwrap();
-        let devices = Devices::new(Mount { device: 5, id: 7, lasts: false }, DISK);
+        let devices = Devices::new(Mount { device: 5, id: 7, lasts: false }, disk());
         let asked = |mount| devices.ask(mount, &memory).unwrap();
         for (mount, known) in [
             (mount(0, 0, false), false),
@@ -136,27 +159,35 @@ mod tests {
             (mount(8, 30, false), true),
             (mount(0, 30, true), true),
         ] {
-            assert_eq!(devices.known(mount), None);
+            assert!(devices.known(mount).is_none());
             assert!(asked(mount).local);
             assert_eq!(devices.known(mount).is_some(), known, "{mount:?}");
         }
-        assert_eq!(
-            devices.known(mount(0, 31, true)),
-            None,
-            "another mount, the same number of a device"
-        );
+        // Another mount, and the same number of a device.
+        assert!(devices.known(mount(0, 31, true)).is_none());
+    }
+
+    #[test]
+    fn what_one_keeps_in_memory_says_nothing_of_another() {
+        let memory = std::fs::File::open("/dev/shm").unwrap();
+        let devices = Devices::new(mount(8, 7, true), disk());
+        let asked = |id| devices.ask(mount(0, id, true), &memory).unwrap().keeps;
+        asked(30).store(false, Ordering::Relaxed);
+        assert!(!asked(30).load(Ordering::Relaxed));
+        assert!(asked(31).load(Ordering::Relaxed));
+        assert!(devices.root().keeps.load(Ordering::Relaxed));
     }
 
     #[test]
     fn the_root_is_held_open_and_known_by_either_number() {
         let root = Mount { device: 5, id: 7, lasts: false };
-        let devices = Devices::new(root, DISK);
+        let devices = Devices::new(root, disk());
         // A subvolume of Btrfs, and a mount of the same elsewhere.
         for mount in [root, Mount { device: 6, ..root }, Mount { id: 8, ..root }] {
             assert!(devices.is_root(mount), "{mount:?}");
         }
         assert!(!devices.is_root(Mount { device: 6, id: 8, lasts: false }));
-        let old = Devices::new(Mount { device: 5, id: 0, lasts: false }, DISK);
+        let old = Devices::new(Mount { device: 5, id: 0, lasts: false }, disk());
         assert!(!old.is_root(Mount { device: 6, id: 0, lasts: false }));
     }
 }

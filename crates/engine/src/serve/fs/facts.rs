@@ -91,7 +91,7 @@ impl Inner {
                 let follow = matches!(at, At::File(_));
                 let extra = as_itself(|| self.read_extra(&path, follow))?;
                 // What others change on other hosts need not be seen here at once.
-                if self.devices.known(Mount::of(stat)).is_some_and(|kind| kind.local) {
+                if self.devices.is_local(Mount::of(stat)) {
                     self.memo.put(stat, extra);
                 }
                 extra

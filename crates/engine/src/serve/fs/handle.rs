@@ -1,6 +1,7 @@
 //! One open file, folder or other thing of the file system.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::fs::{AtFlags, FileType, Statx, StatxFlags};
@@ -151,11 +152,24 @@ impl Handle {
     ///
     /// What that says.
     pub fn is_in_memory(&self) -> Result<bool, NtStatus> {
+        Ok(self.kind()?.in_memory)
+    }
+
+    /// Whether what is read of the files beside it is in memory afterwards, as who reads them finds out.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::is_in_memory`].
+    pub fn keeps(&self) -> Result<&Arc<AtomicBool>, NtStatus> {
+        Ok(&self.kind()?.keeps)
+    }
+
+    fn kind(&self) -> Result<&Kind, NtStatus> {
         if let Some(kind) = self.kind.get() {
-            return Ok(kind.in_memory);
+            return Ok(kind);
         }
         let kind = self.share().devices.ask(self.mount, &*self.fd)?;
-        Ok(self.kind.get_or_init(|| kind).in_memory)
+        Ok(self.kind.get_or_init(|| kind))
     }
 
     /// Whether it is on a file system that was mounted beneath the share's root, and is one of another host or of a
@@ -174,8 +188,8 @@ impl Handle {
     /// [`Share::is_local`], for the file system that it is on.
     #[must_use]
     pub fn is_local(&self) -> bool {
-        let known = self.kind.get().copied().or_else(|| self.share().devices.known(self.mount));
-        known.is_some_and(|kind| kind.local)
+        let known = self.kind.get().map(|kind| kind.local);
+        known.unwrap_or_else(|| self.share().devices.is_local(self.mount))
     }
 
     /// Whether it is a folder.
