@@ -90,6 +90,12 @@ impl Devices {
         self.root.0.is_held_by(mount)
     }
 
+    /// Whether that is where the root is, and not something mounted beneath it, as far as the kernel says.
+    pub(super) fn is_mount_of_root(&self, mount: Mount) -> bool {
+        let root = self.root.0;
+        if root.id == 0 { root.device == mount.device } else { root.id == mount.id }
+    }
+
     /// Whether it is known to be of this host.
     pub(super) fn is_local(&self, mount: Mount) -> bool {
         if self.is_root(mount) {

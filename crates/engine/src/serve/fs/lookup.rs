@@ -129,8 +129,8 @@ impl Share {
     /// Opens what is at `path`; its stream is not looked at.
     ///
     /// A file that is there as it was said costs `openat2(2)` and `statx(2)`, and reading its extended
-    /// attributes if they are not remembered; the first time that its data is wanted, `open(2)` and `close(2)` besides
-    /// (`fs/plain.rs`).
+    /// attributes if they are not remembered; the first time that its data is wanted, and each time of what is mounted
+    /// beneath, `open(2)` and `close(2)` besides (`fs/plain.rs`).
     ///
     /// # Errors
     ///
@@ -248,8 +248,8 @@ impl Share {
         let mount = Mount::of(&stat);
         let kind = file_type(&stat);
         let plain = matches!(kind, FileType::RegularFile | FileType::Directory);
-        // To open what is on another one may keep waiting.
-        self.0.plain.note(&path, plain && self.0.devices.is_root(mount));
+        // What is mounted elsewhere is opened by nobody who has not looked: another one may be mounted there by then.
+        self.0.plain.note(&path, plain && self.0.devices.is_mount_of_root(mount));
         if at_once && self.0.is_far(mount) {
             return Ok(None);
         }
@@ -300,31 +300,53 @@ impl Inner {
     /// Opens what is at a path if that is known to do nothing to it, and otherwise only to be looked at. Whether it is
     /// open as it is wanted.
     fn reach(&self, path: &[u8], want: Want, names: Names) -> Result<(OwnedFd, bool), Errno> {
-        let ready = !(want.read || want.write) || self.plain.has(path);
+        let ready = !(want.read || want.write);
+        if !ready && self.plain.has(path) {
+            match self.open_at_with(path, want, names, ResolveFlags::NO_XDEV) {
+                // Something has been mounted there, and to open that may keep waiting. Or it leads out of the share.
+                Err(Errno::XDEV) => {}
+                done => return done.map(|fd| (fd, true)),
+            }
+        }
         let want = if ready { want } else { Want { link: want.link, ..Want::default() } };
         self.open_at(path, want, names).map(|fd| (fd, ready))
     }
 
     /// One `openat2(2)` that stays beneath the root.
     pub(super) fn open_at(&self, path: &[u8], want: Want, names: Names) -> Result<OwnedFd, Errno> {
+        self.open_at_with(path, want, names, ResolveFlags::empty())
+    }
+
+    fn open_at_with(
+        &self,
+        path: &[u8],
+        want: Want,
+        names: Names,
+        more: ResolveFlags,
+    ) -> Result<OwnedFd, Errno> {
+        let open = |flags| self.open_flags_by(path, flags, names, more);
         let bare = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match self.open_flags_by(path, want.flags(), names) {
+        match open(want.flags()) {
             // A folder is written to by adding files.
-            Err(Errno::ISDIR) => {
-                self.open_flags_by(path, Want { write: false, ..want }.flags(), names)
-            }
+            Err(Errno::ISDIR) => open(Want { write: false, ..want }.flags()),
             // A link itself, or a socket, has no data.
-            Err(Errno::LOOP) if want.link => self.open_flags_by(path, bare, names),
-            Err(Errno::NXIO) => self.open_flags_by(path, bare, names),
+            Err(Errno::LOOP) if want.link => open(bare),
+            Err(Errno::NXIO) => open(bare),
             done => done,
         }
     }
 
     pub(super) fn open_flags(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-        self.open_flags_by(path, flags, Names::All)
+        self.open_flags_by(path, flags, Names::All, ResolveFlags::empty())
     }
 
-    fn open_flags_by(&self, path: &[u8], flags: OFlags, names: Names) -> Result<OwnedFd, Errno> {
+    fn open_flags_by(
+        &self,
+        path: &[u8],
+        flags: OFlags,
+        names: Names,
+        more: ResolveFlags,
+    ) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { b"." } else { path };
         #[cfg(test)]
         OPENED.with(|opened| opened.set(opened.get() + 1));
@@ -332,6 +354,7 @@ impl Inner {
             Names::All => (self.resolve, ATTEMPTS),
             Names::InMemory | Names::ForNew => (self.resolve | ResolveFlags::CACHED, 0),
         };
+        let resolve = resolve | more;
         let mut attempts = 0;
         loop {
             match rustix::fs::openat2(&*self.root, path, flags, Mode::empty(), resolve) {
@@ -355,7 +378,8 @@ impl Inner {
     /// nobody else is to be asked.
     fn knows_folder_of(&self, path: &[u8], exact: bool) -> bool {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let Ok(folder) = self.open_flags_by(split(path).0, flags, Names::InMemory) else {
+        let none = ResolveFlags::empty();
+        let Ok(folder) = self.open_flags_by(split(path).0, flags, Names::InMemory, none) else {
             return false;
         };
         let Ok(facts) = stat_at_once(&folder) else { return false };
@@ -538,7 +562,7 @@ impl Vacancy {
         let extra = self.store(&fd, how)?;
         let stat = stat(&fd).map_err(status)?;
         let known = (Mount::of(&stat), inner.facts_with(&stat, extra, name));
-        inner.plain.note(&self.path, true);
+        inner.plain.note(&self.path, inner.devices.is_mount_of_root(known.0));
         let want = Want { read: true, write: !how.folder, link: false };
         let folder = Some(Arc::clone(&self.folder));
         Ok(Handle::new(&self.share, fd, self.path.clone(), want, folder, known))

@@ -3,7 +3,8 @@
 //! To open a pipe or a device is to do something to it: who waits to write to a pipe goes on, and is told that nobody
 //! reads. So what is at a path is looked at before it is opened (`O_PATH`), which takes two system calls more, but for
 //! paths that are known from here; most are opened again and again, at first for attributes only. Who puts a pipe in
-//! the place of such a file has it touched once.
+//! the place of such a file has it touched once. Who mounts something there has not: it is opened only where nothing is
+//! mounted (RESOLVE_NO_XDEV).
 
 use std::hash::{BuildHasher, RandomState};
 

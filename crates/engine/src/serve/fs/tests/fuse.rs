@@ -130,6 +130,21 @@ fn what_is_mounted_where_something_else_was_is_another_thing() {
     });
 }
 
+/// A folder that clients opened, and knew to be one.
+#[test]
+fn what_is_mounted_over_a_folder_is_looked_at_before_it_is_opened() {
+    on_each(|share, root| {
+        let at = root.join("mount");
+        std::fs::create_dir(&at).unwrap();
+        for _ in 0..2 {
+            drop(open(share, "mount", READ));
+        }
+        let Some(mut fuse) = Fuse::mount(&at) else { return };
+        let look = || share.open_at_once(&path("mount"), READ, false, false).unwrap().is_none();
+        assert!(at_once(&mut fuse, look));
+    });
+}
+
 /// The number of the device, and its file system is not asked.
 fn device_at_once(at: &Path) -> u64 {
     let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
