@@ -34,6 +34,7 @@ mod special;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod unshown;
 mod volume;
 mod watch;
 pub mod write_time;
@@ -188,6 +189,7 @@ struct Inner {
     index: index::Indexes,
     waits: Waits,
     delays: delays::Delays,
+    unshown: unshown::Unshown,
     callers: Budget,
     turns: Arc<stream::Turns>,
     memo: memo::Memo,
@@ -229,6 +231,7 @@ impl Share {
             index: index::Indexes::new(kind.local),
             waits,
             delays: delays::Delays::new(),
+            unshown: unshown::Unshown::new(),
             callers: Budget::new(runtime::Config::default().offload_threads / 2),
             turns,
             memo: memo::Memo::default(),

@@ -264,8 +264,8 @@ impl Folder {
     }
 
     /// One `statx(2)`, and the extended attributes if they are not remembered. `None`: gone, or not shown. What cannot be
-    /// looked at, as where a program's file system was mounted, is no reason to hide the others, as long as the folder
-    /// itself can be. `fd` is the folder's.
+    /// looked at, as where a program's file system was mounted or a disk fails, is no reason to hide the others, as long as
+    /// the folder itself can be; the log says so. `fd` is the folder's.
     fn entry_facts(
         &self,
         fd: BorrowedFd<'_>,
@@ -273,9 +273,23 @@ impl Folder {
         kind: FileType,
     ) -> Result<Option<smb::fscc::Facts>, NtStatus> {
         match self.look_at(fd, name, kind) {
-            Err(_) if stat(fd).is_ok() => Ok(None),
+            Err(why) if stat(fd).is_ok() => {
+                let (inner, path) = (&self.share.0, self.path_of(name.to_bytes()));
+                inner.unshown.tell(&inner.config.label, &path, why);
+                Ok(None)
+            }
             looked => looked,
         }
+    }
+
+    /// From the root, as on disk.
+    fn path_of(&self, name: &[u8]) -> Vec<u8> {
+        let mut path = self.path.clone();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        path
     }
 
     fn look_at(
@@ -300,11 +314,7 @@ impl Folder {
                 return inner.facts(&stat, &At::Entry(fd, bytes), bytes).map(Some);
             }
         }
-        let mut path = self.path.clone();
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(bytes);
+        let path = self.path_of(bytes);
         // What cannot be opened is not shown: a link that leads nowhere or outside, or any if they are refused.
         match inner.config.links {
             Links::Refuse => Ok(None),
@@ -329,5 +339,32 @@ impl Folder {
         let name = if self.path.is_empty() { "." } else { name };
         let at = At::Entry(self.fd.as_fd(), name.as_bytes());
         inner.facts(&stat_at(&self.fd, name).map_err(status)?, &at, name.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::log::SAID;
+    use super::super::{Config, Want};
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_looked_at_is_in_the_log() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("folder")).unwrap();
+        let share = Share::new(Config::new(root.path(), "with unshown")).unwrap();
+        let want = Want { read: true, ..Want::default() };
+        let path = names::Path::parse_str("folder").unwrap();
+        let folder =
+            Directory::open(&share.open_existing(&path, want).unwrap()).unwrap().folder.clone();
+        // No file system has it, and it is an error of another kind than that it is gone.
+        let name = CString::new("x".repeat(300)).unwrap();
+        let shown = folder.entry_facts(folder.fd.as_fd(), &name, FileType::RegularFile);
+        assert!(shown.unwrap().is_none());
+        let gone = folder.entry_facts(folder.fd.as_fd(), c"gone", FileType::RegularFile);
+        assert!(gone.unwrap().is_none());
+        let said = SAID.lock().unwrap();
+        let lines: Vec<_> = said.iter().filter(|line| line.contains("with unshown")).collect();
+        assert!(lines.len() == 1 && lines[0].contains("folder/xxx"), "{lines:?}");
     }
 }
