@@ -393,7 +393,7 @@ impl Channel {
         why
     }
 
-    /// Sets how long who is not heard of is taken to be there: by looking now and then, so that it costs answers nothing.
+    /// Sets how long who is not heard of is taken to be there: by looking now and then, and not with each answer.
     async fn look_for_silence(&self) {
         let (mut silent, mut before) = (false, None);
         loop {
