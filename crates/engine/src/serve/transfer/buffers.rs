@@ -75,6 +75,16 @@ impl BufferPool {
         Ok(Buffer { pages: Some(pages), len, class: 0, home })
     }
 
+    /// A buffer of `len` bytes if that leaves half of all to others, else as [`Self::lend_some`] of `less`.
+    pub(super) fn lend_much(&self, len: usize, less: usize) -> io::Result<Buffer> {
+        let size = SIZES.into_iter().find(|size| *size >= len);
+        let leaves_half = {
+            let shelf = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
+            size.is_some_and(|size| shelf.lent() + size <= shelf.most / 2)
+        };
+        self.lend_some(if leaves_half { len } else { less })
+    }
+
     /// Gives memory that nobody uses back to the system, for a loop that has had nothing to do for a
     /// while.
     pub fn trim(&self) {
@@ -94,6 +104,11 @@ impl BufferPool {
 }
 
 impl Shelf {
+    fn lent(&self) -> usize {
+        let free = self.free.iter().zip(SIZES).map(|(free, size)| free.len() * size);
+        self.bytes.saturating_sub(free.sum())
+    }
+
     fn take(&mut self, class: usize) -> Option<Pages> {
         let size = SIZES[class];
         // Those of other sizes make room.

@@ -279,13 +279,14 @@ impl SendFile {
         })
     }
 
-    /// The next piece, as [`Self::fill`]: the loop's other transfers wait for its buffers, and who takes this one may take its
-    /// time. What cannot be read behind the first piece is an error after the head.
+    /// All that is left at once, if that leaves buffers for others: what cannot be read is to be known before anything is
+    /// promised. Else, and behind the head, the next piece, as [`Self::fill`]: who takes it may take its time.
     fn read(&mut self, pools: &Pools) -> Result<Progress, TransferError> {
-        let want = (self.len - self.sent).min(PIECE);
+        let left = self.len - self.sent;
+        let want = if self.started() { left.min(PIECE) } else { left };
         let mut buffer = match std::mem::replace(&mut self.held, Held::Nothing) {
             Held::Buffer { buffer, .. } if buffer.capacity() >= want => buffer,
-            _ => pools.buffers.lend_some(want).map_err(TransferError::File)?,
+            _ => pools.buffers.lend_much(want, want.min(PIECE)).map_err(TransferError::File)?,
         };
         buffer.resize(want.min(buffer.capacity()));
         Ok(Progress::WouldWait(Job::Read {
