@@ -57,6 +57,12 @@ impl Sending {
         self.unsure.store(1, Ordering::Relaxed);
     }
 
+    /// Whether the kernel will be asked for `sent` when the direction switches.
+    #[cfg(not(loom))]
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.unsure.load(Ordering::Relaxed) != 0
+    }
+
     /// A send by TCP begins; `false`: it must not, for the direction is about to switch or has
     /// switched, or `held` says so.
     pub(crate) fn begins(&self, held: impl FnOnce() -> bool) -> bool {

@@ -69,6 +69,15 @@ impl Blocked {
     }
 }
 
+impl Blocked {
+    /// The same, if this thread is known to be the only one. Of several, a signal for the whole process is for the first that
+    /// lets it in: one that does so again and again would take those that another one sleeps for.
+    #[must_use]
+    pub fn if_alone() -> Option<Self> {
+        crate::lock::alone().then(Self::new)
+    }
+}
+
 impl Default for Blocked {
     fn default() -> Self {
         Self::new()

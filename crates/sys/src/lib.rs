@@ -71,6 +71,7 @@ pub mod packet;
 pub mod pages;
 #[cfg(not(loom))]
 pub mod passing;
+#[cfg(not(loom))]
 pub mod pids;
 #[cfg(not(loom))]
 pub mod residency;

@@ -493,7 +493,9 @@ impl Conn {
             call::getsockopt::<Info>(fd, IPPROTO_TCP, TCP_INFO).ok().map(|info| info.sent())
         };
         // Others wait for who switches, so no handler may leave in the middle of it, or wait for us.
-        let _quiet = quiet.is_none().then(Blocked::new);
+        // (Of several threads, only where it takes long: see `Blocked::if_alone`.)
+        let quietly = || Blocked::if_alone().or_else(|| self.tx.is_in_doubt().then(Blocked::new));
+        let _quiet = if quiet.is_none() { quietly() } else { None };
         let up = self.tx.rise(&half.flags, &half.up_at, &half.users, counted);
         if up && w.limits.log >= Level::Debug {
             let n = half.fd.load(Ordering::Relaxed);
@@ -612,7 +614,7 @@ impl Conn {
             }
         };
         // Others wait for us until it is attached, and so would a handler that uses the connection.
-        let quiet = Blocked::new();
+        let quiet = Blocked::if_alone();
         if !self.swap_phase(Phase::Server, Phase::Busy) {
             return false;
         }
@@ -625,7 +627,7 @@ impl Conn {
         // middle of a call (it may wait there for as long as the peer does not read) only delays the
         // switch of its own direction: see `go_up`.
         let sending = !self.tx.is_idle();
-        match self.try_attach(w, fd, offer, sending, &quiet) {
+        match self.try_attach(w, fd, offer, sending, quiet.as_ref()) {
             Ok(Some(half)) => {
                 self.attached(w, half);
                 true
@@ -690,7 +692,7 @@ impl Conn {
         fd: i32,
         ToTake { ends, found, peer, tries }: ToTake<'w>,
         sending: bool,
-        quiet: &Blocked,
+        quiet: Option<&Blocked>,
     ) -> Result<Option<&'w Half>, Reason> {
         // A fork has come between: who forks from here on waits for us.
         if self.is_held_by_others(w) {
@@ -722,7 +724,7 @@ impl Conn {
         link(w, half, peer);
         link(w, peer, half);
         self.join(w, half, found.half, counts.taken, counts.sent);
-        let _ = self.rises(w, half, Some(quiet));
+        let _ = self.rises(w, half, quiet);
         let took = offer::take(found.word, found.half, index);
         if took {
             w.board.has_taken(peer);
@@ -872,7 +874,7 @@ impl Conn {
                         continue;
                     }
                     let Some((index, _)) = self.my_half(w) else { return true };
-                    let _quiet = Blocked::new();
+                    let _quiet = Blocked::if_alone();
                     // Nobody else finds the word empty, and wonders why.
                     if !self.swap_phase(Phase::Offered, Phase::Busy) {
                         continue;

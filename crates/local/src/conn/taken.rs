@@ -39,7 +39,7 @@ impl Conn {
             return false;
         }
         // Others wait for us until it is attached, and so would a handler that uses the connection.
-        let quiet = Blocked::new();
+        let quiet = Blocked::if_alone();
         let _counting = lock::lock(&self.counting);
         // Senders that are in the middle of a call finish it on TCP: see `go_up`.
         if !self.swap_phase(Phase::Offered, Phase::Busy) {
@@ -127,7 +127,7 @@ impl Conn {
         }
         self.attached(w, half);
         w.offers_moved();
-        let _ = self.rises(w, half, Some(&quiet));
+        let _ = self.rises(w, half, quiet.as_ref());
         true
     }
 
