@@ -152,6 +152,7 @@ fn serve(config: Config) -> anyhow::Result<()> {
         ));
     }
     let dir = local::board::directory(config.dir.as_deref());
+    local::board::sweep(config.dir.as_deref());
     let host = Host::start(config).map_err(|error| match error {
         // Which directory, for whoever has several.
         host::Error::Board(error) => anyhow!("{dir}: {error}"),

@@ -189,6 +189,8 @@ fn prepare(
     }
     let library = if merged.limits.enabled {
         let library = find_library().map_err(ours)?;
+        // Before it is one of those who are there.
+        local::board::sweep(merged.limits.dir.as_deref());
         warn_if_it_stays_on_tcp(name, program.as_ref(), &merged);
         let harmless = program.as_ref().is_none_or(|p| !p.refuses_preload())
             && asan::in_the_way(program.as_ref()).is_none();

@@ -25,6 +25,10 @@ use sys::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::spin::UNKNOWN;
 use crate::{Reason, offer};
 
+mod leftovers;
+
+pub use leftovers::sweep;
+
 /// `SO_NETNS_COOKIE`, absent from libc.
 const SO_NETNS_COOKIE: i32 = 71;
 /// Byte of the file whose lock says that the owner of slot 0 lives; the others follow. Far behind
@@ -398,7 +402,7 @@ impl Board {
             (None, access) => access,
         };
         let (path, netns) = locate(dir)?;
-        let (map, fd) = Map::open(&path, netns, access)?;
+        let (map, fd) = leftovers::open(&path, netns, access)?;
         let fd = out_of_the_way(fd, high);
         Ok(Self {
             map,

@@ -619,6 +619,15 @@ mod calls {
         lock.l_len = 1;
         call!(SYS_fcntl, fd, libc::F_OFD_SETLK, &raw mut lock).map(drop)
     }
+    /// A read lock on it: as many open files hold one as like, while none has it to write.
+    pub fn share_byte(fd: i32, at: i64) -> Result<()> {
+        // SAFETY: all zeros is a valid `flock`.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = libc::F_RDLCK as i16;
+        lock.l_start = at;
+        lock.l_len = 1;
+        call!(SYS_fcntl, fd, libc::F_OFD_SETLK, &raw mut lock).map(drop)
+    }
     /// Gives it back.
     pub fn unlock_byte(fd: i32, at: i64) {
         // SAFETY: all zeros is a valid `flock`.
@@ -630,11 +639,19 @@ mod calls {
     }
     /// Whether another open file holds a lock on the byte.
     pub fn byte_locked(fd: i32, at: i64) -> Result<bool> {
+        is_locked(fd, at, 1)
+    }
+    /// Whether another open file holds a lock on any byte of the file.
+    pub fn any_locked(fd: i32) -> Result<bool> {
+        // As far as it goes.
+        is_locked(fd, 0, 0)
+    }
+    fn is_locked(fd: i32, at: i64, bytes: i64) -> Result<bool> {
         // SAFETY: all zeros is a valid `flock`.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
         lock.l_type = libc::F_WRLCK as i16;
         lock.l_start = at;
-        lock.l_len = 1;
+        lock.l_len = bytes;
         call!(SYS_fcntl, fd, libc::F_OFD_GETLK, &raw mut lock)?;
         Ok(i32::from(lock.l_type) != libc::F_UNLCK)
     }
