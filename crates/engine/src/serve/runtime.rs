@@ -34,7 +34,7 @@ pub use file::{fdatasync, fsync, read_at, write_at};
 pub use offload::{offload, try_offload};
 pub use pacing::is_same_host;
 pub use reactor::{Readiness, Source};
-pub use socket::{Listener, Socket, bound_socket};
+pub use socket::{Listener, Socket, bound_socket, first_socket};
 pub use sync::{
     Budget, Event, Lost, Oneshot, Permit, Popped, Queue, Refused, Sender, Taking, Waiting, oneshot,
 };

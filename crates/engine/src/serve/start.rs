@@ -314,7 +314,7 @@ fn stat(server: &Server, runtime: &Runtime, one_by_one: bool) -> Stat {
 
 fn bind(address: SocketAddr) -> Result<(SocketAddr, std::net::TcpListener), NotStarted> {
     let not = |error| NotStarted::Listen { address, error };
-    let socket = runtime::bound_socket(address).map_err(not)?;
+    let socket = runtime::first_socket(address).map_err(not)?;
     let listener = std::net::TcpListener::from(socket);
     let local = listener.local_addr().map_err(not)?;
     Ok((local, listener))

@@ -1,5 +1,8 @@
 //! Who gets in, and as what.
 
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use smb::auth::UserFile;
@@ -10,8 +13,9 @@ use smb::wire::{bare, close, lock, negotiate, read};
 use smb::{FileTime, Guid, NtStatus, SessionId};
 
 use crate::client::{Client, Offer, request};
-use crate::place::{self, Place};
-use engine::serve::config::Demand;
+use crate::place::{Place, config};
+use engine::serve::config::{Config, Demand};
+use engine::serve::{NotStarted, Serving};
 
 fn only(dialect: Dialect) -> Offer {
     Offer { dialects: vec![dialect], ..Offer::default() }
@@ -39,6 +43,29 @@ fn the_newest_dialect_that_both_speak_is_spoken() {
     let mut old = Client::dial(place.address());
     old.offer(only(Dialect::Smb202));
     assert_eq!(old.negotiate().status(), NtStatus::NOT_SUPPORTED, "2.0.2 is not spoken by default");
+}
+
+/// The kernel would give each of two servers some of a port's connections.
+#[test]
+fn a_port_is_served_once() {
+    let place = Place::new();
+    let there = place.address();
+    let everywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), there.port());
+    for address in [there, everywhere] {
+        let second = Config { listen: vec![address], ..config(Path::new("/")) };
+        match Serving::start(second).err() {
+            Some(NotStarted::Listen { error, .. }) => {
+                assert_eq!(error.kind(), ErrorKind::AddrInUse, "{address}");
+            }
+            other => panic!("{address}: {other:?}"),
+        }
+    }
+    // Its own addresses may be one another's.
+    let port = there.port();
+    drop(place);
+    let both = [everywhere, SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)];
+    let serving = Serving::start(Config { listen: both.to_vec(), ..config(Path::new("/")) });
+    assert_eq!(serving.unwrap().addresses(), both);
 }
 
 #[test]
@@ -536,7 +563,7 @@ fn a_users_time_may_be_made_shorter_and_longer_while_there_are_sessions() {
     let file = alice.open("file.txt");
     let passed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let ends_on = |day: Option<u64>| {
-        let mut users = UserFile::parse(&place::config(place.folder()).users).unwrap();
+        let mut users = UserFile::parse(&config(place.folder()).users).unwrap();
         let mut alice = users.get("alice").unwrap().clone();
         let start = |day: u64| ((passed / 86_400 + day) * 86_400).cast_signed();
         alice.expires = day.map(|day| FileTime::from_unix(start(day), 0));

@@ -28,9 +28,25 @@ const SHORT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 ///
 /// Those of `socket` and `bind`.
 pub fn bound_socket(address: SocketAddr) -> io::Result<OwnedFd> {
+    bound(address, true)
+}
+
+/// The same, of an address at which nobody listens: it is ours, and [`Listener`]s come to it.
+///
+/// # Errors
+///
+/// As of [`bound_socket`]; `EADDRINUSE` also where a server of the same user listens that shares its port, as another of
+/// ours does. The kernel would give each of them some of the connections.
+pub fn first_socket(address: SocketAddr) -> io::Result<OwnedFd> {
+    let fd = bound(address, false)?;
+    sockopt::set_socket_reuseport(&fd, true)?;
+    Ok(fd)
+}
+
+fn bound(address: SocketAddr, shared: bool) -> io::Result<OwnedFd> {
     let fd = stream::socket(address.is_ipv6()).map_err(io::Error::from_raw_os_error)?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
-    sockopt::set_socket_reuseport(&fd, true)?;
+    sockopt::set_socket_reuseport(&fd, shared)?;
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
