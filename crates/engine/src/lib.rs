@@ -8,6 +8,6 @@
 mod control;
 pub mod defrag;
 mod ebpf;
-mod metrics;
+pub mod metrics;
 pub mod remote;
 pub mod serve;

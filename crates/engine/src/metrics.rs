@@ -1,11 +1,82 @@
-//! Counters over HTTP, for Prometheus: as much of HTTP/1.1 as one page needs.
+//! Counters for Prometheus: its text format (version 0.0.4), and as much of HTTP/1.1 as one page needs.
 
+use std::fmt::{Display, Write as _};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// A page of families of numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Page(String);
+
+/// So many nanoseconds, written in seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Seconds(pub u64);
+
+impl Display for Seconds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const SECOND: u64 = 1_000_000_000;
+        write!(f, "{}.{:09}", self.0 / SECOND, self.0 % SECOND)
+    }
+}
+
+/// Numbers of one name, told apart by labels.
+#[derive(Debug)]
+pub struct Family<'a> {
+    page: &'a mut String,
+    name: &'a str,
+}
+
+impl Page {
+    /// Numbers that only grow while who counts them lives. The name ends in `_total`.
+    pub fn counter<'a>(&'a mut self, name: &'a str, help: &str) -> Family<'a> {
+        self.family("counter", name, help)
+    }
+
+    /// What is there now.
+    pub fn gauge<'a>(&'a mut self, name: &'a str, help: &str) -> Family<'a> {
+        self.family("gauge", name, help)
+    }
+
+    /// Counts by size: see [`Family::part`].
+    pub fn histogram<'a>(&'a mut self, name: &'a str, help: &str) -> Family<'a> {
+        self.family("histogram", name, help)
+    }
+
+    /// Each name once: its numbers have to be together.
+    fn family<'a>(&'a mut self, kind: &str, name: &'a str, help: &str) -> Family<'a> {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        Family { page: &mut self.0, name }
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn text(self) -> String {
+        self.0
+    }
+}
+
+impl Family<'_> {
+    /// One number. Labels may have any values, names only letters and underscores.
+    pub fn value(&mut self, labels: &[(&str, &dyn Display)], value: impl Display) {
+        self.part("", labels, value);
+    }
+
+    /// One number of those that a histogram has: of `_bucket`, `_sum` or `_count`.
+    pub fn part(&mut self, suffix: &str, labels: &[(&str, &dyn Display)], value: impl Display) {
+        let _ = write!(self.page, "{}{suffix}", self.name);
+        for (at, (name, value)) in labels.iter().enumerate() {
+            let before = if at == 0 { "{" } else { "," };
+            let value = value.to_string();
+            let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let _ = write!(self.page, "{before}{name}=\"{value}\"");
+        }
+        let _ = writeln!(self.page, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+}
 
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
@@ -14,15 +85,20 @@ pub(crate) const REQUEST_MAX: usize = 8 << 10;
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The thread that answers.
-pub(crate) struct Server {
+#[derive(Debug)]
+pub struct Server {
     /// Where it listens.
-    pub(crate) address: SocketAddr,
+    pub address: SocketAddr,
     thread: JoinHandle<()>,
 }
 
 impl Server {
     /// Answers those that `listener` takes with `page`, until `stop`.
-    pub(crate) fn start(
+    ///
+    /// # Errors
+    ///
+    /// If there is no thread to be had.
+    pub fn start(
         listener: TcpListener,
         stop: Arc<AtomicBool>,
         page: impl Fn() -> String + Send + 'static,
@@ -35,13 +111,17 @@ impl Server {
     }
 
     /// Waits for its end, after `stop`.
-    pub(crate) fn finish(self) {
+    pub fn finish(self) {
         let _ = self.thread.join();
     }
 }
 
 /// Takes the address, before anything else is touched.
-pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+///
+/// # Errors
+///
+/// Those of `bind`.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
@@ -111,6 +191,17 @@ fn reply(request: &[u8], page: &dyn Fn() -> String) -> (&'static str, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_labels_say_is_no_syntax() {
+        let mut page = Page::default();
+        page.gauge("a", "What there is.").value(&[], 7);
+        page.counter("b_total", "What there was.").value(&[("x", &"say \"\\\n"), ("y", &3)], 1.5);
+        let text = "# HELP a What there is.\n# TYPE a gauge\na 7\n\
+                    # HELP b_total What there was.\n# TYPE b_total counter\n\
+                    b_total{x=\"say \\\"\\\\\\n\",y=\"3\"} 1.5\n";
+        assert_eq!(page.text(), text);
+    }
 
     fn ask(address: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();

@@ -1,6 +1,5 @@
 //! What a server has and has done, as `shunt stat smb` and Prometheus show it.
 
-use std::fmt::Write;
 use std::sync::PoisonError;
 
 use serde::Serialize;
@@ -10,7 +9,8 @@ use super::open::Open;
 use super::runtime::{Counters, Driver};
 use super::server::{Server, SharePoint};
 use super::session::Session;
-use super::tally::{self, COMMANDS};
+use super::tally::{self, COMMANDS, Times};
+use crate::metrics::{Page, Seconds};
 
 /// Sessions and opens that are told of one by one, at most of each.
 pub const LISTED_MAX: usize = 4096;
@@ -111,6 +111,8 @@ pub struct CommandStat {
     pub p99_ns: Option<u64>,
     /// That 999 of 1000 did not exceed.
     pub p999_ns: Option<u64>,
+    #[serde(skip)]
+    times: Times,
 }
 
 /// A loop.
@@ -340,6 +342,7 @@ impl Server {
             p50_ns: sums.quantile(500),
             p99_ns: sums.quantile(990),
             p999_ns: sums.quantile(999),
+            times: sums.times(),
         });
         let counts = self.counts();
         let (connections, connections_limited) = self.connections();
@@ -416,98 +419,100 @@ impl Stat {
     /// For Prometheus.
     #[must_use]
     pub fn prometheus(&self) -> String {
-        let mut out = String::new();
-        let mut one = |kind: &str, name: &str, help: &str, value: u64| {
-            let _ = writeln!(
-                out,
-                "# HELP shunt_smb_{name} {help}\n# TYPE shunt_smb_{name} {kind}\nshunt_smb_{name} {value}"
-            );
-        };
+        let mut page = Page::default();
         let files = &self.files;
-        one("counter", "read_bytes_total", "Bytes of files that were read.", self.bytes_read);
-        one(
-            "counter",
-            "written_bytes_total",
-            "Bytes of files that were written.",
-            self.bytes_written,
-        );
-        let help = "Connections that were closed because there were too many.";
-        one("counter", "connections_limited_total", help, self.connections_limited);
+        page.gauge("shunt_smb_build_info", "1; which version it is.")
+            .value(&[("version", &env!("CARGO_PKG_VERSION"))], 1);
+        page.gauge("shunt_smb_uptime_seconds", "Since it was started.").value(&[], self.age_s);
         for (name, help, value) in [
-            ("connections", "TCP connections.", self.connections),
-            ("backlog_bytes", "Bytes of answers that wait for clients.", self.backlog_bytes),
-            ("changes_bytes", "Bytes of changes that are kept for clients.", self.changes_bytes),
-            ("sessions", "Sessions.", self.sessions_count),
-            ("files_open", "Files that are open.", files.files),
-            ("opens", "Opens of files, with those whose client is away.", files.opens),
-            ("opens_away", "Opens whose client is away.", files.away),
-            ("oplocks", "Oplocks that clients have.", files.oplocks),
-            ("leases", "Leases that clients have.", files.leases),
-            ("breaking", "Oplocks and leases that are being broken.", files.breaking),
-            ("locks", "Byte ranges that are locked.", files.locks),
-            ("waiting", "Opens and locks that wait.", files.waiting),
+            ("shunt_smb_read_bytes_total", "Bytes of files that were read.", self.bytes_read),
+            (
+                "shunt_smb_written_bytes_total",
+                "Bytes of files that were written.",
+                self.bytes_written,
+            ),
+            (
+                "shunt_smb_connections_limited_total",
+                "Connections that were closed because there were too many.",
+                self.connections_limited,
+            ),
         ] {
-            one("gauge", name, help, value as u64);
+            page.counter(name, help).value(&[], value);
         }
-        let name = "shunt_smb_slow_share_calls";
+        for (name, help, value) in [
+            ("shunt_smb_connections", "TCP connections.", self.connections),
+            (
+                "shunt_smb_backlog_bytes",
+                "Bytes of answers that wait for clients.",
+                self.backlog_bytes,
+            ),
+            (
+                "shunt_smb_changes_bytes",
+                "Bytes of changes that are kept for clients.",
+                self.changes_bytes,
+            ),
+            ("shunt_smb_sessions", "Sessions.", self.sessions_count),
+            ("shunt_smb_files_open", "Files that are open.", files.files),
+            ("shunt_smb_opens", "Opens of files, with those whose client is away.", files.opens),
+            ("shunt_smb_opens_away", "Opens whose client is away.", files.away),
+            ("shunt_smb_oplocks", "Oplocks that clients have.", files.oplocks),
+            ("shunt_smb_leases", "Leases that clients have.", files.leases),
+            ("shunt_smb_breaking", "Oplocks and leases that are being broken.", files.breaking),
+            ("shunt_smb_locks", "Byte ranges that are locked.", files.locks),
+            ("shunt_smb_waiting", "Opens and locks that wait.", files.waiting),
+        ] {
+            page.gauge(name, help).value(&[], value);
+        }
         let help = "Threads in the file system of a share that keeps its callers waiting.";
-        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
-        for slow in &self.slow_shares {
-            // Names of shares have none of what would have to be escaped.
-            let _ = writeln!(out, "{name}{{share=\"{}\"}} {}", slow.share, slow.calls);
+        let mut slow = page.gauge("shunt_smb_slow_share_calls", help);
+        for share in &self.slow_shares {
+            slow.value(&[("share", &share.share)], share.calls);
         }
-        self.by_command(&mut out);
-        self.by_vector(&mut out);
-        out
+        self.by_command(&mut page);
+        self.by_vector(&mut page);
+        page.text()
     }
 
-    fn by_command(&self, out: &mut String) {
+    fn by_command(&self, page: &mut Page) {
         type Field = fn(&CommandStat) -> u64;
         let counters: [(&str, &str, Field); 4] = [
-            ("requests_total", "Requests answered.", |c| c.served),
-            ("requests_failed_total", "Requests answered with an error.", |c| c.failed),
-            ("requests_limited_total", "Requests refused for a limit.", |c| c.limited),
-            ("requests_waited_total", "Requests that waited for others.", |c| c.waited),
+            ("shunt_smb_requests_total", "Requests answered.", |c| c.served),
+            ("shunt_smb_requests_failed_total", "Requests answered with an error.", |c| c.failed),
+            ("shunt_smb_requests_limited_total", "Requests refused for a limit.", |c| c.limited),
+            ("shunt_smb_requests_waited_total", "Requests that waited for others.", |c| c.waited),
         ];
         for (name, help, field) in counters {
-            let _ =
-                writeln!(out, "# HELP shunt_smb_{name} {help}\n# TYPE shunt_smb_{name} counter");
+            let mut family = page.counter(name, help);
             for command in &self.commands {
-                let (label, value) = (&command.command, field(command));
-                let _ = writeln!(out, "shunt_smb_{name}{{command=\"{label}\"}} {value}");
+                family.value(&[("command", &command.command)], field(command));
             }
         }
-        let name = "request_seconds";
-        let help = "Time that requests took which waited for nobody, since the start.";
-        let _ = writeln!(out, "# HELP shunt_smb_{name} {help}\n# TYPE shunt_smb_{name} gauge");
+        let help = "Time that requests took which waited for nobody.";
+        let mut family = page.histogram("shunt_smb_request_seconds", help);
         for command in &self.commands {
-            let label = &command.command;
-            for (quantile, ns) in
-                [("0.5", command.p50_ns), ("0.99", command.p99_ns), ("0.999", command.p999_ns)]
-            {
-                let Some(ns) = ns else { continue };
-                let seconds = std::time::Duration::from_nanos(ns).as_secs_f64();
-                let labels = format!("command=\"{label}\",quantile=\"{quantile}\"");
-                let _ = writeln!(out, "shunt_smb_{name}{{{labels}}} {seconds:.9}");
+            let (name, times) = (&command.command, &command.times);
+            for (limit, n) in &times.below {
+                let limit = Seconds(*limit);
+                family.part("_bucket", &[("command", name), ("le", &limit)], n);
             }
+            family.part("_bucket", &[("command", name), ("le", &"+Inf")], times.count);
+            family.part("_sum", &[("command", name)], Seconds(times.took));
+            family.part("_count", &[("command", name)], times.count);
         }
     }
 
-    fn by_vector(&self, out: &mut String) {
+    fn by_vector(&self, page: &mut Page) {
         type Field = fn(&VectorStat) -> u64;
-        let fields: [(&str, &str, &str, Field); 4] = [
-            ("loop_turns_total", "counter", "Turns of a loop.", |v| v.turns),
-            ("loop_sleeps_total", "counter", "Turns in which a loop slept.", |v| v.sleeps),
-            ("loop_offloads_total", "counter", "Calls given to threads.", |v| v.offloads),
-            ("loop_panics_total", "counter", "Tasks that ended by a mistake of ours.", |v| {
-                v.panics
-            }),
+        let fields: [(&str, &str, Field); 4] = [
+            ("shunt_smb_loop_turns_total", "Turns of a loop.", |v| v.turns),
+            ("shunt_smb_loop_sleeps_total", "Turns in which a loop slept.", |v| v.sleeps),
+            ("shunt_smb_loop_offloads_total", "Calls given to threads.", |v| v.offloads),
+            ("shunt_smb_loop_panics_total", "Tasks that ended by a mistake of ours.", |v| v.panics),
         ];
-        for (name, kind, help, field) in fields {
-            let _ = writeln!(out, "# HELP shunt_smb_{name} {help}\n# TYPE shunt_smb_{name} {kind}");
+        for (name, help, field) in fields {
+            let mut family = page.counter(name, help);
             for vector in &self.vectors {
-                let (label, value) = (vector.vector, field(vector));
-                let _ = writeln!(out, "shunt_smb_{name}{{vector=\"{label}\"}} {value}");
+                family.value(&[("vector", &vector.vector)], field(vector));
             }
         }
     }
@@ -524,7 +529,7 @@ mod tests {
             commands: vec![CommandStat {
                 command: "read".into(),
                 served: 5,
-                p50_ns: Some(1500),
+                times: Times { below: vec![(1024, 2)], count: 5, took: 2_000_000_007 },
                 ..CommandStat::default()
             }],
             vectors: vec![VectorStat { turns: 9, ..VectorStat::default() }],
@@ -535,7 +540,10 @@ mod tests {
         for line in [
             "shunt_smb_read_bytes_total 77",
             "shunt_smb_requests_total{command=\"read\"} 5",
-            "shunt_smb_request_seconds{command=\"read\",quantile=\"0.5\"} 0.000001500",
+            "shunt_smb_request_seconds_bucket{command=\"read\",le=\"0.000001024\"} 2",
+            "shunt_smb_request_seconds_bucket{command=\"read\",le=\"+Inf\"} 5",
+            "shunt_smb_request_seconds_sum{command=\"read\"} 2.000000007",
+            "shunt_smb_request_seconds_count{command=\"read\"} 5",
             "shunt_smb_loop_turns_total{vector=\"0\"} 9",
             "shunt_smb_slow_share_calls{share=\"nfs\"} 3",
         ] {
@@ -547,7 +555,10 @@ mod tests {
                 assert!(typed.insert(rest.split(' ').next().unwrap().to_owned()), "{line} twice");
             } else if !line.starts_with('#') {
                 let (name, value) = line.rsplit_once(' ').unwrap();
-                let family = name.split('{').next().unwrap();
+                let name = name.split('{').next().unwrap();
+                let family =
+                    ["_bucket", "_sum", "_count"].iter().find_map(|s| name.strip_suffix(s));
+                let family = family.filter(|name| typed.contains(*name)).unwrap_or(name);
                 assert!(typed.contains(family) && value.parse::<f64>().is_ok(), "{line}");
             }
         }

@@ -74,6 +74,8 @@ struct Count {
     /// Told to wait; not in `times`.
     waited: AtomicU64,
     times: [AtomicU64; BUCKETS],
+    /// All of those times, nanoseconds.
+    took: AtomicU64,
 }
 
 impl Default for Count {
@@ -84,6 +86,7 @@ impl Default for Count {
             limited: AtomicU64::default(),
             waited: AtomicU64::default(),
             times: [const { AtomicU64::new(0) }; BUCKETS],
+            took: AtomicU64::default(),
         }
     }
 }
@@ -118,6 +121,7 @@ impl Tally {
             Some(took) => {
                 let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
                 add(&count.times[bucket(ns)], 1);
+                add(&count.took, ns);
             }
             None => add(&count.waited, 1),
         }
@@ -153,9 +157,35 @@ pub(super) struct CommandSums {
     pub(super) limited: u64,
     pub(super) waited: u64,
     times: Vec<u64>,
+    took: u64,
+}
+
+/// How long requests took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Times {
+    /// How many took less than so many nanoseconds, the shorter ones among them.
+    pub(super) below: Vec<(u64, u64)>,
+    /// How many there were.
+    pub(super) count: u64,
+    /// How long all of them took together, nanoseconds.
+    pub(super) took: u64,
 }
 
 impl CommandSums {
+    /// By powers of four, from 1 µs to 17 s.
+    pub(super) fn times(&self) -> Times {
+        let limits = (10..SHIFT_MAX).step_by(2).map(|shift| 1u64 << shift);
+        let up_to = |limit: u64| {
+            let within = self.times.iter().enumerate().filter(|(at, _)| upper(*at) < limit);
+            within.map(|(_, n)| n).sum()
+        };
+        Times {
+            below: limits.map(|limit| (limit, up_to(limit))).collect(),
+            count: self.times.iter().sum(),
+            took: self.took,
+        }
+    }
+
     /// The time that so many of a thousand requests did not exceed, in nanoseconds; `None`: there were none.
     pub(super) fn quantile(&self, per_mille: u64) -> Option<u64> {
         let all: u64 = self.times.iter().sum();
@@ -181,6 +211,7 @@ pub(super) fn sums(tallies: &[Tally]) -> Sums {
         limited: total(&|tally| read(&tally.commands[at].limited)),
         waited: total(&|tally| read(&tally.commands[at].waited)),
         times: (0..BUCKETS).map(|b| total(&|tally| read(&tally.commands[at].times[b]))).collect(),
+        took: total(&|tally| read(&tally.commands[at].took)),
     };
     Sums {
         commands: (0..COMMANDS.len()).map(command).collect(),
@@ -236,6 +267,15 @@ mod tests {
         assert_eq!((read.served, read.failed, read.waited), (100, 1, 0));
         assert!(read.quantile(500).is_some_and(|ns| (10_000..13_000).contains(&ns)));
         assert_eq!(read.quantile(990), read.quantile(500));
+        let times = read.times();
+        assert_eq!((times.count, times.took), (100, 99 * 10_000 + 10_000_000));
+        assert_eq!(times.below.first(), Some(&(1024, 0)));
+        let of = |limit| times.below.iter().find(|(at, _)| *at == limit).map(|(_, n)| *n);
+        assert_eq!(
+            (of(4096), of(16384), of(1 << 22), of(1 << 24)),
+            (Some(0), Some(99), Some(99), Some(100))
+        );
+        let of = |command: Command| &sums.commands[usize::from(command.to_wire())];
         assert!(read.quantile(999).is_some_and(|ns| (10_000_000..13_000_000).contains(&ns)));
         assert_eq!((of(Command::Create).failed, of(Command::Create).limited), (1, 1));
         assert_eq!(of(Command::SessionSetup).failed, 0, "another step is no failure");
