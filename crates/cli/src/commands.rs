@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -381,6 +382,20 @@ struct StatArguments {
     /// Sums for each process and each pair of processes, and reasons for TCP
     #[arg(long)]
     totals: bool,
+    /// Print the numbers of the board and of its engine in the text format of Prometheus
+    #[arg(long, conflicts_with_all = ["json", "watch", "pid", "all", "totals"])]
+    prometheus: bool,
+    /// Serve them: http://ADDRESS/metrics; a port alone is on 127.0.0.1
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        value_parser = defrag::live::address,
+        conflicts_with_all = ["json", "watch", "pid", "all", "totals", "prometheus"]
+    )]
+    metrics: Option<SocketAddr>,
+    /// With --prometheus or --metrics: the boards of all users, as far as they are in /dev/shm/shunt-…; for root
+    #[arg(long, conflicts_with = "dir")]
+    everyone: bool,
     #[command(flatten)]
     place: Place,
     #[command(subcommand)]
@@ -499,9 +514,35 @@ fn stat(arguments: StatArguments) -> anyhow::Result<()> {
     if let Some(StatOf::Smb(smb)) = &arguments.of {
         return serve::stat::run(smb);
     }
-    let StatArguments { json, watch, pid, all, totals, place, of: _ } = arguments;
+    let StatArguments {
+        json,
+        watch,
+        pid,
+        all,
+        totals,
+        prometheus,
+        metrics,
+        everyone,
+        place,
+        of: _,
+    } = arguments;
+    anyhow::ensure!(
+        !everyone || prometheus || metrics.is_some(),
+        "--everyone goes with --prometheus or --metrics"
+    );
     let view = stat::View { json, pid, all, totals, watch };
     let dir = place.dir()?;
+    let whose = if everyone {
+        stat::prometheus::Whose::Everyones
+    } else {
+        stat::prometheus::Whose::Ours(dir.clone())
+    };
+    if let Some(address) = metrics {
+        return stat::prometheus::serve(whose, address);
+    }
+    if prometheus {
+        return stat::prometheus::print(&whose, &mut std::io::stdout().lock());
+    }
     stat::run(&view, dir.as_deref(), &mut std::io::stdout().lock())
 }
 

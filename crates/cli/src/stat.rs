@@ -1,6 +1,7 @@
 //! `shunt stat`: connections, processes, link groups and the engine's vectors, as a table or as JSON.
 
 mod load;
+pub(crate) mod prometheus;
 
 use std::io::{IsTerminal, Write};
 use std::thread::sleep;

@@ -484,6 +484,50 @@ fn stat_watches_in_rounds() {
     }
 }
 
+/// The numbers of the page are those of the connection, printed and served.
+#[test]
+fn stat_has_a_page_for_prometheus() {
+    if plain_only() {
+        return skipped("nothing is counted on kernel TCP");
+    }
+    const LEN: u64 = 50_000;
+    let dir = BoardDir::new();
+    let mut pair = Pair::start(&dir);
+    let mut stat = shunt(&["stat", "--metrics", "127.0.0.1:0"], dir.path());
+    let mut server = Guest::start(stat.stderr(Stdio::piped()));
+    let mut said_by = BufReader::new(server.take_stderr().unwrap());
+    let mut words = String::new();
+    said_by.read_line(&mut words).unwrap();
+    let place = words.trim().split("http://").nth(1).and_then(|url| url.strip_suffix("/metrics"));
+    let place = place.unwrap_or_else(|| panic!("{words}")).to_owned();
+    let served = || {
+        let mut stream = TcpStream::connect(&place).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        page
+    };
+    let printed = || said(&["stat", "--prometheus"], dir.path(), 0);
+    let sum = |page: &str, name: &str, label: &str| -> u64 {
+        let of = |line: &&str| line.starts_with(&format!("{name}{{")) && line.contains(label);
+        let value = |line: &str| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
+        page.lines().filter(of).map(value).sum()
+    };
+    let before = served();
+    pair.moves(LEN);
+    for after in [served(), printed()] {
+        let moved = |name| sum(&after, name, "load-guest") - sum(&before, name, "load-guest");
+        assert_eq!(moved("shunt_sent_bytes_total"), 2 * LEN, "{after}");
+        assert_eq!(moved("shunt_received_bytes_total"), 2 * LEN, "{after}");
+        assert_eq!(sum(&after, "shunt_connections", "mode=\"shm\""), 2, "{after}");
+        for pid in [pair.client.pid(), pair.server.pid()] {
+            assert_eq!(sum(&after, "shunt_process_info", &format!("pid=\"{pid}\"")), 1, "{after}");
+        }
+    }
+    server.signal(libc::SIGTERM);
+    assert!(server.wait(LIMIT).is_ok_and(|status| status.success()));
+}
+
 #[test]
 fn top_shows_the_connection_on_a_terminal() {
     let Some(script) = installed("script") else { return skipped("script is not installed") };

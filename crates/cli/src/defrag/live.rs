@@ -80,7 +80,7 @@ fn pause(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { seconds(text) }
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse() {
         return Ok((Ipv4Addr::LOCALHOST, port).into());
     }

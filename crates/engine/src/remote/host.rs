@@ -318,6 +318,15 @@ pub fn look(dir: Option<&str>) -> io::Result<serde_json::Value> {
     super::control::look(&asked_at(dir)?)
 }
 
+/// The same, to work with. What an engine of another version does not say is 0.
+///
+/// # Errors
+///
+/// As [`look`]; `InvalidData` if it is no such answer.
+pub fn look_closely(dir: Option<&str>) -> io::Result<Stat> {
+    serde_json::from_value(look(dir)?).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}
+
 fn asked_at(dir: Option<&str>) -> io::Result<PathBuf> {
     control_path(dir).map_err(|e| io::Error::new(io::ErrorKind::NotFound, e.to_string()))
 }

@@ -1,6 +1,10 @@
 //! What the engine has done and has now, as `shunt engine status` and `shunt stat` show it.
 
-use serde::Serialize;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::{Page, Seconds};
 
 /// Different reasons that are counted for themselves: more than CLC knows.
 pub(super) const REASONS_MAX: usize = 64;
@@ -8,7 +12,7 @@ pub(super) const REASONS_MAX: usize = 64;
 pub(super) const OTHERS: &str = "Other reasons.";
 
 /// Counts one more for a reason.
-pub(super) fn note(counts: &mut std::collections::BTreeMap<String, u64>, why: &str) {
+pub(super) fn note(counts: &mut BTreeMap<String, u64>, why: &str) {
     if let Some(count) = counts.get_mut(why) {
         *count += 1;
         return;
@@ -19,7 +23,8 @@ pub(super) fn note(counts: &mut std::collections::BTreeMap<String, u64>, why: &s
 }
 
 /// What one vector counts. Written by it alone, copied for others to read.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct VectorStat {
     /// Which one.
     pub vector: u32,
@@ -32,11 +37,11 @@ pub struct VectorStat {
     /// Connections that stayed on TCP although they were the engine's.
     pub declined_total: u64,
     /// Those, by why; peers can make reasons up, and what is beyond 64 different ones is counted as one.
-    pub declined: std::collections::BTreeMap<String, u64>,
+    pub declined: BTreeMap<String, u64>,
     /// Connections that were reset because of what the peer did or because their link group died.
     pub aborted_total: u64,
     /// Handshakes that ended in a reset, by why; they are among those.
-    pub broken_off: std::collections::BTreeMap<String, u64>,
+    pub broken_off: BTreeMap<String, u64>,
     /// Time that handshakes have waited for what has come, nanoseconds: for the peer, for their vector, for each other. With the
     /// setting `stamps` what the scheduler lets a vector wait whose answer has come is part of it; without, that is
     /// seen in `/proc/PID/task/TID/schedstat` alone.
@@ -47,7 +52,7 @@ pub struct VectorStat {
     /// Both, by what was waited for, and only waits that were answered (not those that a deadline or a lost link has
     /// ended): `message by TCP`, `answer by link`, `hand-over` from the thread at the door, and
     /// `first contact` with a peer that another one made.
-    pub setup_waits: std::collections::BTreeMap<String, WaitStat>,
+    pub setup_waits: BTreeMap<String, WaitStat>,
     /// Of guests, by RDMA WRITE.
     pub bytes_tx: u64,
     /// For guests, by RDMA WRITE of the peer.
@@ -75,7 +80,7 @@ pub struct VectorStat {
     /// Times that nobody had acknowledged in time.
     pub timeouts: u64,
     /// Packets that were dropped when they came, by the reason.
-    pub dropped: std::collections::BTreeMap<String, u64>,
+    pub dropped: BTreeMap<String, u64>,
     /// Fragments of IP that were taken from interfaces (`raw_ingress`).
     pub fragments_rx: u64,
     /// RoCEv2 packets, of any vector, that came of them.
@@ -106,7 +111,8 @@ pub struct VectorStat {
 }
 
 /// Waits of one kind that were answered, and what they were made of: the four last together are the first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WaitStat {
     /// How many.
     pub count: u64,
@@ -139,7 +145,8 @@ impl WaitStat {
 }
 
 /// A link group.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct GroupStat {
     /// Its number on this host.
     pub id: u64,
@@ -160,7 +167,8 @@ pub struct GroupStat {
 }
 
 /// A link.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LinkStat {
     /// `ACTIVATING` or `ACTIVE`.
     pub state: String,
@@ -183,7 +191,8 @@ pub struct LinkStat {
 }
 
 /// A user whose programs are served, or should be.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct UserStat {
     /// The user's number.
     pub uid: u32,
@@ -200,7 +209,8 @@ pub struct UserStat {
 }
 
 /// All of an engine.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Stat {
     /// Process id.
     pub pid: u32,
@@ -223,6 +233,168 @@ pub struct Stat {
     pub vectors: Vec<VectorStat>,
 }
 
+/// Engines, each with the directory whose programs it serves, for Prometheus.
+pub fn add_to(page: &mut Page, engines: &[(String, Stat)]) {
+    let help = "1; which engine it is, and where it speaks from.";
+    let mut family = page.gauge("shunt_engine_info", help);
+    for (dir, stat) in engines {
+        let addresses = stat.addresses.join(" ");
+        family.value(&[("dir", dir), ("pid", &stat.pid), ("addresses", &addresses)], 1);
+    }
+    type Field = fn(&Stat) -> u64;
+    let gauges: [(&str, &str, Field); 3] = [
+        (
+            "shunt_engine_problem",
+            "Whether something has gone wrong: `shunt engine status` has the words.",
+            |stat| u64::from(stat.problem.is_some()),
+        ),
+        (
+            "shunt_engine_spared_destinations",
+            "Destinations left to TCP for now, because SMC-R did not pay for them.",
+            |stat| stat.spared.len() as u64,
+        ),
+        ("shunt_engine_known_hosts", "Hosts whose engines are known.", |stat| {
+            stat.met.len() as u64
+        }),
+    ];
+    for (name, help, field) in gauges {
+        let mut family = page.gauge(name, help);
+        engines.iter().for_each(|(dir, stat)| family.value(&[("dir", dir)], field(stat)));
+    }
+    let counters: [(&str, &str, Field); 2] = [
+        (
+            "shunt_engine_no_memory_total",
+            "Connections that stayed on TCP for want of memory, their peers told.",
+            |stat| stat.no_memory_total,
+        ),
+        (
+            "shunt_engine_no_memory_reset_total",
+            "Connections that were reset for want of memory.",
+            |stat| stat.no_memory_reset_total,
+        ),
+    ];
+    for (name, help, field) in counters {
+        let mut family = page.counter(name, help);
+        engines.iter().for_each(|(dir, stat)| family.value(&[("dir", dir)], field(stat)));
+    }
+    by_user(page, engines);
+    by_vector(page, engines);
+    by_reason(page, engines);
+}
+
+fn by_user(page: &mut Page, engines: &[(String, Stat)]) {
+    type Field = fn(&UserStat) -> u64;
+    let fields: [(&str, &str, Field); 3] = [
+        ("shunt_engine_user_served", "Whether a user's new connections are taken.", |user| {
+            u64::from(user.is_served)
+        }),
+        ("shunt_engine_user_connections", "Connections of a user's programs.", |user| {
+            user.connections
+        }),
+        ("shunt_engine_user_memory_bytes", "Shared memory for a user's programs.", |user| {
+            user.memory_bytes
+        }),
+    ];
+    for (name, help, field) in fields {
+        let mut family = page.gauge(name, help);
+        for (dir, stat) in engines {
+            for user in &stat.users {
+                family.value(&[("dir", dir), ("uid", &user.uid)], field(user));
+            }
+        }
+    }
+}
+
+fn by_vector(page: &mut Page, engines: &[(String, Stat)]) {
+    type Field = fn(&VectorStat) -> u64;
+    let vectors = || {
+        engines.iter().flat_map(|(dir, stat)| stat.vectors.iter().map(move |vector| (dir, vector)))
+    };
+    let gauges: [(&str, &str, Field); 4] = [
+        ("connections", "Connections whose bytes go by SMC-R.", |v| v.connections),
+        ("handshakes", "Handshakes that are going on.", |v| v.handshakes),
+        ("link_groups", "Link groups.", |v| v.groups.len() as u64),
+        ("links", "Links of those, that is queue pairs.", |v| {
+            v.groups.iter().map(|group| group.links.len() as u64).sum()
+        }),
+    ];
+    for (name, help, field) in gauges {
+        let name = format!("shunt_engine_{name}");
+        let mut family = page.gauge(&name, help);
+        for (dir, v) in vectors() {
+            family.value(&[("dir", dir), ("vector", &v.vector)], field(v));
+        }
+    }
+    let counters: [(&str, &str, Field); 19] = [
+        ("connections_total", "Connections that ever went by SMC-R.", |v| v.connections_total),
+        ("aborted_total", "Connections that were reset.", |v| v.aborted_total),
+        ("links_lost_total", "Links that were lost.", |v| v.links_lost),
+        ("sent_bytes_total", "Bytes of programs sent by RDMA WRITE.", |v| v.bytes_tx),
+        ("received_bytes_total", "Bytes for programs received by RDMA WRITE.", |v| v.bytes_rx),
+        ("writes_total", "RDMA WRITEs posted.", |v| v.writes_tx),
+        ("completions_total", "Completions of all queues.", |v| v.completions.iter().sum()),
+        ("cdc_sent_total", "CDC messages sent.", |v| v.cdc_tx),
+        ("cdc_received_total", "CDC messages received.", |v| v.cdc_rx),
+        ("llc_sent_total", "LLC messages sent.", |v| v.llc_tx),
+        ("packets_sent_total", "RoCEv2 packets sent.", |v| v.packets_tx),
+        ("packets_received_total", "RoCEv2 packets received.", |v| v.packets_rx),
+        ("packets_refused_total", "Packets that the system would not send.", |v| v.packets_refused),
+        ("packets_again_total", "Packets that were sent again.", |v| v.packets_again),
+        ("timeouts_total", "Times that no acknowledgement came in time.", |v| v.timeouts),
+        ("marks_received_total", "Packets with a congestion mark.", |v| v.marks_rx),
+        ("rate_cuts_total", "Rates that were cut for congestion.", |v| v.rate_cuts),
+        ("loop_rounds_total", "Rounds of the loop.", |v| v.rounds),
+        ("loop_sleeps_total", "Times that the loop slept.", |v| v.sleeps),
+    ];
+    for (name, help, field) in counters {
+        let name = format!("shunt_engine_{name}");
+        let mut family = page.counter(&name, help);
+        for (dir, v) in vectors() {
+            family.value(&[("dir", dir), ("vector", &v.vector)], field(v));
+        }
+    }
+    let seconds: [(&str, &str, Field); 3] = [
+        ("cpu_seconds_total", "CPU time of the vector's thread.", |v| v.cpu_ns),
+        ("setup_wait_seconds_total", "Time that handshakes waited.", |v| v.setup_wait_ns),
+        ("setup_network_seconds_total", "Of that, for the network and the peer.", |v| {
+            v.setup_network_ns
+        }),
+    ];
+    for (name, help, field) in seconds {
+        let name = format!("shunt_engine_{name}");
+        let mut family = page.counter(&name, help);
+        for (dir, v) in vectors() {
+            family.value(&[("dir", dir), ("vector", &v.vector)], Seconds(field(v)));
+        }
+    }
+}
+
+fn by_reason(page: &mut Page, engines: &[(String, Stat)]) {
+    type Field = fn(&VectorStat) -> &BTreeMap<String, u64>;
+    let fields: [(&str, &str, Field); 3] = [
+        ("shunt_engine_declined_total", "Connections that stayed on TCP, by why.", |v| &v.declined),
+        ("shunt_engine_broken_off_total", "Handshakes that ended in a reset, by why.", |v| {
+            &v.broken_off
+        }),
+        ("shunt_engine_packets_dropped_total", "Packets that were dropped, by why.", |v| {
+            &v.dropped
+        }),
+    ];
+    for (name, help, field) in fields {
+        let mut family = page.counter(name, help);
+        for (dir, stat) in engines {
+            let mut sums = BTreeMap::new();
+            for (reason, count) in stat.vectors.iter().flat_map(field) {
+                let sum: &mut u64 = sums.entry(reason).or_default();
+                *sum = sum.saturating_add(*count);
+            }
+            for (reason, count) in sums {
+                family.value(&[("dir", dir), ("reason", reason)], count);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,7 +402,7 @@ mod tests {
     /// A peer says a number of its own each time: what is held for it has an end, and no connection is lost count of.
     #[test]
     fn reasons_that_peers_make_up_are_counted_as_one() {
-        let mut counts = std::collections::BTreeMap::new();
+        let mut counts = BTreeMap::new();
         for number in 0..10_000 {
             note(
                 &mut counts,
