@@ -5,8 +5,9 @@
 //! datagram just before its end (LRU), whoever admits by the memory that is free now admits more than can
 //! be finished. The rules here guarantee progress, with whatever memory there is:
 //!
-//! 1. a datagram is admitted only if it can be expected to be finished in the memory that is not set aside
-//!    for others, by what datagrams of late have needed;
+//! 1. when memory gets short, a datagram is admitted only if it can be expected to be finished in the memory that is not
+//!    set aside for others, by what datagrams of late have needed, or if another has gone in its place. While a quarter of
+//!    all is free that is not asked: what is expected may be wrong, and worst before anything was complete;
 //! 2. what was refused stays refused, so that its later fragments hold nothing ([`Refused`]), unless all of it comes in
 //!    one burst, for which nothing is held ([`Sets`](crate::sets::Sets));
 //! 3. when memory ends all the same, what has not moved for long goes first, for those who do not use more than
@@ -519,11 +520,13 @@ impl<B> Table<B> {
         let need = self.expected(lease, f, cost);
         let source = self.sources.of(&f.key, &self.key);
         let mut room = Room::new(source, need, NONE);
+        let least = need.min(Node::<B>::COST.saturating_add(cost));
         // Nothing is taken before all is there: what makes room calls the sink, which may panic.
         let mut rounds = Rounds::for_admission();
-        let n = loop {
-            match self.try_admit(lease, need) {
-                Ok(n) => break n,
+        let mut has_place = false;
+        let (n, need) = loop {
+            match self.try_admit(lease, (need, least), has_place) {
+                Ok(admitted) => break admitted,
                 Err(_) if !rounds.is_there_another() => return Err(self.refuse(hash, source, now)),
                 Err(Short::Memory) if self.trim(lease, Spare::Blocks, NONE) => {}
                 Err(short) => {
@@ -531,6 +534,9 @@ impl<B> Table<B> {
                     if !self.make_room(lease, &mut room, now, sink) {
                         return Err(self.refuse(hash, source, now));
                     }
+                    // Who went for it may have been promised less than it needs. Were that not enough, who has many such
+                    // would keep others out.
+                    has_place |= !room.is_for_memory;
                 }
             }
         };
@@ -544,16 +550,27 @@ impl<B> Table<B> {
         Ok(n)
     }
 
-    /// A record for a datagram that is expected to need so much, and room for it in the index. Takes all or nothing.
-    fn try_admit(&mut self, lease: &mut Lease, need: u32) -> Result<u32, Short> {
-        if !lease.promise(u64::from(need)) {
+    /// A record for a datagram that is expected to need so much, and room for it in the index. Takes all or nothing. Answers
+    /// also what is set aside for it: where no more can be promised, and it may begin all the same, no more than the least.
+    fn try_admit(
+        &mut self,
+        lease: &mut Lease,
+        (need, least): (u32, u32),
+        has_place: bool,
+    ) -> Result<(u32, u32), Short> {
+        let set_aside = if lease.promise(need.into()) {
+            need
+        } else if has_place || lease.is_roomy() {
+            lease.promise_more(least.into());
+            least
+        } else {
             return Err(Short::Promises);
-        }
-        let n = self.try_take(lease);
-        if n.is_none() {
-            lease.redeem(u64::from(need));
-        }
-        n.ok_or(Short::Memory)
+        };
+        let Some(n) = self.try_take(lease) else {
+            lease.redeem(set_aside.into());
+            return Err(Short::Memory);
+        };
+        Ok((n, set_aside))
     }
 
     /// All is paid for before anything is made: what a try that fails had made, [`Self::trim`] would give back, and

@@ -13,6 +13,7 @@ mod ops;
 mod overload;
 mod packets;
 mod panics;
+mod promises;
 mod random;
 mod reasons;
 mod room;
