@@ -10,6 +10,10 @@ const CLOCKS_MAX: usize = 1 << 16;
 pub(super) struct Clocks {
     clocks: Vec<Option<Clock>>,
     passed: u64,
+    /// What is thought to have passed besides.
+    added: u64,
+    /// When a fragment last came.
+    fragment: u64,
 }
 
 impl Clocks {
@@ -21,12 +25,21 @@ impl Clocks {
         }
         let clock = self.clocks[at].get_or_insert_with(|| Clock::new(ns, self.passed));
         self.passed = self.passed.max(clock.at(ns));
-        self.passed
+        self.passed()
     }
 
     /// What has passed until now.
     pub(super) const fn passed(&self) -> u64 {
-        self.passed
+        self.passed.saturating_add(self.added)
+    }
+
+    /// When a fragment has come, of which the packet before was told to [`Self::at`]: so much after the one before at
+    /// least, whatever its timestamp says.
+    pub(super) fn fragment(&mut self, least_ns: u64) -> u64 {
+        let missing = self.fragment.saturating_add(least_ns).saturating_sub(self.passed());
+        self.added = self.added.saturating_add(missing);
+        self.fragment = self.passed();
+        self.fragment
     }
 
     /// From now on interfaces are others.
@@ -110,6 +123,19 @@ mod tests {
         assert_eq!(clocks.at(u32::MAX, u64::MAX), u64::MAX - 5);
         assert_eq!(clocks.at(1, 7), u64::MAX - 5);
         assert_eq!(clocks.at(1, u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn fragments_may_be_so_far_apart_at_least() {
+        let mut clocks = Clocks::default();
+        let mut at = |ns, least| {
+            clocks.at(0, ns);
+            clocks.fragment(least)
+        };
+        assert_eq!([at(100, 0), at(100, 5), at(100, 5), at(103, 5)], [0, 5, 10, 15]);
+        // What passes anyway is not added.
+        assert_eq!([at(113, 5), at(113, 0), at(114, 0)], [25, 25, 26]);
+        assert_eq!(clocks.passed(), 26);
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use frag::wire::{self, Fragment};
-use frag::{Arrival, Config, Datagram, HashKey, Key, Ledger, Reason, Released, Shard, Sink, Slice};
+use frag::{
+    Arrival, Config, Datagram, Gauges, HashKey, Key, Ledger, Reason, Released, Shard, Sink, Slice,
+};
 
 use super::clock::Clocks;
 use super::fcs::Fcs;
@@ -16,6 +18,10 @@ use super::{Error, Options, Outlet, TUNNELS_MAX, secret, tunnel};
 
 /// What a fragment costs beside its bytes, its options and what is known of the headers around it.
 const FRAME_COST: usize = 160;
+/// A file is read as fast as can be, whatever its timestamps say, and these may hardly differ. While memory is short, so much
+/// time passes at least while it could be filled once: what nothing comes for has to go at some time, or it stays and
+/// all else goes for it.
+const FILLED_NS: u64 = 256_000_000;
 /// A frame with a fragment in it, kept until its datagram is complete.
 #[derive(Debug)]
 struct Frame {
@@ -90,6 +96,7 @@ pub struct Defragmenter {
     tunnels: usize,
     keep: bool,
     clocks: Clocks,
+    memory_bytes: u64,
     kept: u64,
     report: Report,
 }
@@ -112,6 +119,7 @@ impl Defragmenter {
             tunnels: if options.tunnels { TUNNELS_MAX } else { 0 },
             keep: options.keep_incomplete,
             clocks: Clocks::default(),
+            memory_bytes: options.config.memory_bytes,
             kept: 0,
             report: Report::default(),
         })
@@ -130,7 +138,7 @@ impl Defragmenter {
     ) -> Result<(), Error> {
         self.report.packets += 1;
         self.report.cut += u64::from(packet.bytes.len() < packet.original_len as usize);
-        let now = self.clocks.at(packet.interface, packet.time.ns);
+        self.clocks.at(packet.interface, packet.time.ns);
         let Some(link) = Link::of(interface.link) else {
             self.unknown(interface.link);
             return self.write(packet, out);
@@ -142,9 +150,19 @@ impl Defragmenter {
                 let options = notes::Options { bytes: packet.options, order: packet.order };
                 let fcs = Fcs::of(link, options.fcs_bytes().unwrap_or(interface.fcs_bytes));
                 let frame = self.frame(packet, packet.bytes.into(), place, fcs);
+                let now = self.now(&frame);
                 self.add(fragment, frame, link, now, out)
             }
         }
+    }
+
+    /// When a frame with a fragment has come: see [`FILLED_NS`].
+    fn now(&mut self, frame: &Frame) -> u64 {
+        let Gauges { memory_bytes, spare_bytes, .. } = self.shard.gauges();
+        let is_short = memory_bytes + spare_bytes > self.memory_bytes / 2;
+        let part = u64::from(frame.cost()).min(self.memory_bytes);
+        let ns = u128::from(part) * u128::from(FILLED_NS) / u128::from(self.memory_bytes);
+        self.clocks.fragment(if is_short { u64::try_from(ns).unwrap_or(FILLED_NS) } else { 0 })
     }
 
     fn unknown(&mut self, link: u32) {

@@ -367,6 +367,38 @@ fn a_datagram_that_takes_too_long_is_given_up() {
     assert_eq!(report.frag.datagrams(Reason::Timeout), 1);
 }
 
+/// Three of four datagrams have no last fragment, and all timestamps are the same or hardly differ.
+#[test]
+fn what_is_never_complete_does_not_take_the_place_of_the_rest_where_time_stands_still() {
+    const DATAGRAMS: u32 = 1200;
+    let parts = fragments(&whole(65_100), 1480);
+    for (step_ns, memory_bytes) in [(0, 16 << 20), (1000, 16 << 20), (100, 4 << 20)] {
+        let config = Config { memory_bytes, ..Config::default() };
+        let mut all = Defragmenter::new(&Options { config, ..Options::default() }).unwrap();
+        let (interface, mut ns) = (Interface::new(1), 0);
+        for n in 0..DATAGRAMS {
+            let end = if n % 4 == 0 { parts.len() } else { parts.len() - 1 };
+            for part in &parts[..end] {
+                let mut part = part.clone();
+                part[4..6].copy_from_slice(&(n as u16).to_be_bytes());
+                // Of another network each 64.
+                part[10..16].copy_from_slice(&[0, 0, 10, 0, (n / 64) as u8, n as u8]);
+                let bytes = &ethernet(TYPE, &part)[..];
+                ns += step_ns;
+                let time = Time { ns, stamp: ns };
+                let original_len = bytes.len() as u32;
+                let (options, order, block) = (&[][..], Order::Little, None);
+                let packet =
+                    Packet { interface: 0, time, original_len, bytes, options, order, block };
+                all.push(&packet, &interface, &mut Nowhere).unwrap();
+            }
+        }
+        let report = all.finish(&mut Nowhere).unwrap();
+        let told = report.frag.datagrams;
+        assert!(told >= u64::from(DATAGRAMS) / 4 * 9 / 10, "{told} at {step_ns}: {report:?}");
+    }
+}
+
 // ----- tunnels -----------------------------------------------------------------------------------
 
 type Tunnel = fn(&[u8]) -> Vec<u8>;
