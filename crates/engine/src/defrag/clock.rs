@@ -1,6 +1,7 @@
 //! What time has passed, by timestamps of several interfaces, each of which may go back.
 
-/// Time that goes back by more than this was set anew; by less, packets were not in order.
+/// Time that goes back by more than this was set anew; by less, packets were not in order. And a clock that leaps ahead by
+/// more has to say so twice: all that is in progress would be too late.
 const SET_ANEW_NS: u64 = 120_000_000_000;
 /// Clocks that are told apart. Whatever is counted from there on shares the last one.
 const CLOCKS_MAX: usize = 1 << 16;
@@ -63,17 +64,22 @@ struct Clock {
     now: Stand,
     /// Where it stood before it was set back, for it may return: then one packet had a wrong time.
     before: Option<Stand>,
+    /// The latest timestamp, if that was far ahead: the next one says whether it was wrong.
+    leap: Option<u64>,
 }
 
 impl Clock {
     /// One that stands at `ns` when so much has passed.
     const fn new(ns: u64, passed: u64) -> Self {
-        Self { now: Stand { latest: ns, passed }, before: None }
+        Self { now: Stand { latest: ns, passed }, before: None, leap: None }
     }
 
     fn at(&mut self, ns: u64) -> u64 {
         let Stand { latest, passed } = self.now;
         let step = ns.saturating_sub(latest);
+        if !self.may_be(ns) {
+            return passed;
+        }
         if let Some(before) = self.before
             && ns >= before.latest.saturating_sub(SET_ANEW_NS)
         {
@@ -92,6 +98,14 @@ impl Clock {
             self.now.latest = ns;
         }
         self.now.passed
+    }
+
+    /// Whether it is about as late as it was, or stood before it was set back; or was as far ahead a moment ago.
+    fn may_be(&mut self, ns: u64) -> bool {
+        let returns = self.before.is_some_and(|before| before.latest.abs_diff(ns) <= SET_ANEW_NS);
+        let is_far = ns.saturating_sub(self.now.latest) > SET_ANEW_NS && !returns;
+        let leap = if is_far { self.leap.replace(ns) } else { self.leap.take() };
+        !is_far || leap.is_some_and(|leap| ns.saturating_add(SET_ANEW_NS) >= leap)
     }
 }
 
@@ -120,9 +134,26 @@ mod tests {
         assert_eq!(clocks.at(0, u64::MAX), 0);
         assert_eq!(clocks.at(0, 0), 0);
         assert_eq!(clocks.at(u32::MAX, 5), 0);
-        assert_eq!(clocks.at(u32::MAX, u64::MAX), u64::MAX - 5);
+        assert_eq!([(); 2].map(|()| clocks.at(u32::MAX, u64::MAX)), [0, u64::MAX - 5]);
         assert_eq!(clocks.at(1, 7), u64::MAX - 5);
-        assert_eq!(clocks.at(1, u64::MAX), u64::MAX);
+        assert_eq!([(); 2].map(|()| clocks.at(1, u64::MAX)), [u64::MAX - 5, u64::MAX]);
+    }
+
+    #[test]
+    fn a_leap_ahead_counts_when_the_next_timestamp_says_so_too() {
+        assert_eq!(alone([1000, 9000, 1001, 1002]), [0, 0, 1, 2]);
+        assert_eq!(alone([1000, 9000, 1001, 9001, 1002]), [0, 0, 1, 1, 2]);
+        assert_eq!(alone([1000, 9000, 9001, 9002]), [0, 0, 8001, 8002]);
+        assert_eq!(alone([1000, 9000, 8999, 9001]), [0, 0, 7999, 8001]);
+        assert_eq!(alone([1000, 9000, 5000, 5001]), [0, 0, 0, 4001]);
+        // Where packets are few, each is far ahead.
+        assert_eq!(alone([1000, 1300, 1600, 1900]), [0, 0, 600, 900]);
+        // What is no leap counts at once.
+        assert_eq!(alone([1000, 1120, 1001]), [0, 120, 120]);
+        assert_eq!(passed([(0, 1000), (0, 9000), (1, 9001), (0, 1001)]), [0, 0, 0, 1]);
+        // Also of one that was set back, and of one that returns.
+        assert_eq!(alone([1000, 0, 500, 1, 2]), [0, 0, 0, 1, 2]);
+        assert_eq!(alone([1000, 0, 9000, 1001]), [0, 0, 0, 1]);
     }
 
     #[test]

@@ -399,6 +399,18 @@ fn what_is_never_complete_does_not_take_the_place_of_the_rest_where_time_stands_
     }
 }
 
+/// One packet with a time far ahead, between the fragments of a datagram.
+#[test]
+fn a_wrong_time_far_ahead_ends_no_datagram() {
+    let frames = framed(&fragments(&whole(3000), 1480));
+    let second = 1_000_000_000;
+    let capture = Capture::pcap(1).frame_at(1000 * second, &frames[0]);
+    let capture = capture.frame_at(4_000_000_000 * second, &ethernet(&[8, 6], &[0; 46]));
+    let capture = capture.frame_at(1001 * second, &frames[1]).frame_at(1002 * second, &frames[2]);
+    let (_, report) = convert(&capture.bytes, None, &Options::default());
+    assert_eq!((report.frag.datagrams, report.incomplete), (1, 0));
+}
+
 // ----- tunnels -----------------------------------------------------------------------------------
 
 type Tunnel = fn(&[u8]) -> Vec<u8>;
