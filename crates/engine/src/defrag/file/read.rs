@@ -184,12 +184,15 @@ impl<R: Read> Reader<R> {
 
     /// Whether `ahead`, the bytes that come next, are the whole of the next record.
     pub fn holds_next(&self, ahead: &[u8]) -> bool {
-        let (len_at, header) = match self.format {
-            Format::Pcap => (8, PCAP_RECORD),
-            Format::Pcapng => (4, 0),
-        };
-        ahead.len() >= PCAP_RECORD
-            && (ahead.len() - header) as u64 >= u64::from(self.order.u32(ahead, len_at))
+        if ahead.len() < PCAP_RECORD {
+            return false;
+        }
+        let word = |at| u64::from(self.order.u32(ahead, at));
+        ahead.len() as u64
+            >= match self.format {
+                Format::Pcap => PCAP_RECORD as u64 + word(8),
+                Format::Pcapng => word(4).next_multiple_of(4),
+            }
     }
 
     /// The record that was read last.
@@ -297,13 +300,19 @@ impl<R: Read> Reader<R> {
             SIMPLE_PACKET => 16,
             _ => 12,
         };
-        if !(least..=RECORD_MAX).contains(&len) || !len.is_multiple_of(4) {
+        if !(least..=RECORD_MAX).contains(&len) {
             return Err(Why::Length(len));
         }
-        self.fill(len as usize)?;
-        let trailer = self.order.u32(&self.block, len as usize - 4);
+        // Some writers pad a block, as they have to, and do not count that.
+        let padded = len.next_multiple_of(4);
+        let end = padded as usize - 4;
+        self.fill(padded as usize)?;
+        let trailer = self.order.u32(&self.block, end);
         if trailer != len {
             return Err(Why::Trailer(len, trailer));
+        }
+        for at in [4, end] {
+            self.block[at..at + 4].copy_from_slice(&self.order.put32(padded));
         }
         self.understand(kind)
     }

@@ -339,6 +339,30 @@ fn damage_is_told_with_its_place() {
     assert!(matches!(damage(&bytes).why, Why::Trailer(..)));
 }
 
+/// As some writers have it: padded, and the padding not counted.
+#[test]
+fn a_length_that_is_no_multiple_of_four_is_rounded_up() {
+    let capture = Capture::pcapng(&[(1, 6)]);
+    let begin = capture.bytes.len();
+    let mut bytes = capture.clone().block(5, &[9; 10]).bytes;
+    let (words, end) = (Order::Little.put32(22), bytes.len());
+    bytes[begin + 4..begin + 8].copy_from_slice(&words);
+    bytes[end - 4..].copy_from_slice(&words);
+    let rest = capture.clone().frames(&frames()).bytes.split_off(begin);
+    bytes.extend(&rest);
+    assert_eq!(packets_of(&bytes).len(), frames().len());
+    // What is written has lengths as they should be.
+    let mut reader = Reader::open(&bytes[..]).unwrap();
+    (0..3).for_each(|_| _ = reader.advance().unwrap());
+    let good = capture.block(5, &[9; 10]).bytes;
+    assert_eq!(reader.block(), &good[begin..]);
+    assert!(reader.holds_next(&rest));
+    bytes[end - 4] = 21;
+    let mut reader = Reader::open(&bytes[..]).unwrap();
+    (0..2).for_each(|_| _ = reader.advance().unwrap());
+    assert!(matches!(reader.advance().unwrap_err().why, Why::Trailer(22, 21)));
+}
+
 #[test]
 fn what_is_no_capture_is_refused() {
     for bytes in [&b"\x1f\x8b\x08\0compressed"[..], b"GET / HTTP/1.1", &[0; 64]] {
