@@ -172,7 +172,7 @@ const DEFRAG_FIELDS: &[(&str, &str)] = &[
     ),
     ("fragments_kept", "written as they came because of --keep-incomplete or of their tunnel"),
     ("fragments_too_long", "of datagrams that would not fit into their tunnel; left as they came"),
-    ("packets_cut", "recorded without their end (snap length); passed through"),
+    ("packets_cut", "recorded without their end (snap length), and no fragments; passed through"),
     ("packets_malformed", "with an IP header that makes no sense; passed through"),
     ("packets_unknown_link", "of link types that are not known; passed through"),
     (

@@ -73,8 +73,8 @@ enum Found {
     Nothing,
     /// A fragment, innermost of what could be opened.
     Fragment(Fragment, Place),
-    /// An IP header that makes no sense.
-    Wrong(Reason),
+    /// An IP header that makes no sense; and whether the packet is a fragment all the same.
+    Wrong(Reason, bool),
 }
 
 /// Where a network is.
@@ -84,6 +84,29 @@ enum Around {
     Interface(u32),
     /// In a tunnel through the network of this number.
     Network(u64),
+}
+
+/// Whether a packet had more bytes on the wire.
+fn is_cut(packet: &Packet<'_>) -> bool {
+    packet.bytes.len() < packet.original_len as usize
+}
+
+/// Whether what is there of an IP packet says that it is a fragment, however long it claims to be.
+fn is_of_fragment(packet: &[u8]) -> bool {
+    let (at, len) = match packet.first().map(|b| b >> 4) {
+        Some(4) => (2, packet.len()),
+        _ => (4, packet.len().saturating_sub(40)),
+    };
+    let mut as_long = packet.to_vec();
+    if let Some(length) = as_long.get_mut(at..at + 2) {
+        length.copy_from_slice(&u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes());
+    }
+    let is_none = |reason| matches!(reason, Reason::Truncated | Reason::BadHeader);
+    match wire::parse(&as_long, 0) {
+        Ok(wire::Packet::Whole(_)) => false,
+        Ok(wire::Packet::Fragment(_)) => true,
+        Err(reason) => !is_none(reason),
+    }
 }
 
 /// Puts fragments of packets together, wherever the packets come from.
@@ -137,15 +160,14 @@ impl Defragmenter {
         out: &mut impl Outlet,
     ) -> Result<(), Error> {
         self.report.packets += 1;
-        self.report.cut += u64::from(packet.bytes.len() < packet.original_len as usize);
         self.clocks.at(packet.interface, packet.time.ns);
         let Some(link) = Link::of(interface.link) else {
             self.unknown(interface.link);
-            return self.write(packet, out);
+            return self.pass(packet, out);
         };
         match self.find(link, packet.interface, packet.bytes) {
-            Found::Nothing => self.write(packet, out),
-            Found::Wrong(reason) => self.wrong(reason, packet, out),
+            Found::Nothing => self.pass(packet, out),
+            Found::Wrong(reason, is_fragment) => self.wrong(reason, is_fragment, packet, out),
             Found::Fragment(fragment, place) => {
                 let options = notes::Options { bytes: packet.options, order: packet.order };
                 let fcs = Fcs::of(link, options.fcs_bytes().unwrap_or(interface.fcs_bytes));
@@ -190,11 +212,11 @@ impl Defragmenter {
                     let packet = &bytes[place.at..];
                     let is_known = packet.get(10..12).is_some_and(|sum| sum != [0, 0]);
                     if is_known && !wire::is_sound(packet) {
-                        return Found::Wrong(Reason::Checksum);
+                        return Found::Wrong(Reason::Checksum, true);
                     }
                     return Found::Fragment(fragment, place);
                 }
-                Err(reason) => return Found::Wrong(reason),
+                Err(reason) => return Found::Wrong(reason, is_of_fragment(&bytes[place.at..])),
             };
             let outer = &bytes[..end];
             let inner = if depth < self.tunnels { tunnel::open(outer, place.at) } else { None };
@@ -226,17 +248,19 @@ impl Defragmenter {
     }
 
     /// A packet whose headers cannot be. Those of fragments are dropped, for no host would take them; the
-    /// rest may make sense to somebody else.
+    /// rest may make sense to somebody else. A fragment that was cut makes no datagram either, as little as those that
+    /// were not cut and wait for it.
     fn wrong(
         &mut self,
         reason: Reason,
+        is_fragment: bool,
         packet: &Packet<'_>,
         out: &mut impl Outlet,
     ) -> Result<(), Error> {
-        if matches!(reason, Reason::Truncated | Reason::BadHeader) {
-            let cut = packet.bytes.len() < packet.original_len as usize;
+        let cut = is_cut(packet);
+        if matches!(reason, Reason::Truncated | Reason::BadHeader) && !(cut && is_fragment) {
             self.report.malformed += u64::from(!cut);
-            return self.write(packet, out);
+            return self.pass(packet, out);
         }
         self.report.frag.fragments += 1;
         self.report.frag.fragments_dropped[reason as usize] += 1;
@@ -287,7 +311,9 @@ impl Defragmenter {
                     fragment = inner;
                 }
                 Found::Nothing => return self.write(&packet, out),
-                Found::Wrong(reason) => return self.wrong(reason, &packet, out),
+                Found::Wrong(reason, is_fragment) => {
+                    return self.wrong(reason, is_fragment, &packet, out);
+                }
             }
         }
         Ok(())
@@ -319,6 +345,12 @@ impl Defragmenter {
         }
         self.collected.frames = frames;
         Ok(())
+    }
+
+    /// Writes a packet as it came, in which nothing can be put together.
+    fn pass(&mut self, packet: &Packet<'_>, out: &mut impl Outlet) -> Result<(), Error> {
+        self.report.cut += u64::from(is_cut(packet));
+        self.write(packet, out)
     }
 
     fn write(&mut self, packet: &Packet<'_>, out: &mut impl Outlet) -> Result<(), Error> {

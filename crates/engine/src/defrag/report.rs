@@ -22,7 +22,8 @@ pub struct Report {
     pub incomplete: u64,
     /// Fragments that were written as they came, for they make no datagram.
     pub kept: u64,
-    /// Packets that hold less than they had on the wire.
+    /// Packets that hold less than they had on the wire and were written so; fragments among them make no datagram, and
+    /// count there.
     pub cut: u64,
     /// Packets with an IP header that makes no sense.
     pub malformed: u64,

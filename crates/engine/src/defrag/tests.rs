@@ -250,13 +250,43 @@ fn a_fragment_with_a_wrong_checksum_is_not_believed() {
 
 #[test]
 fn cut_packets_pass() {
-    let frames = framed(&fragments(&whole(100), 56));
-    let capture = Capture::pcap(1).cut(&frames[0], 40).frames(&frames[1..]);
+    let frames = framed(&[whole(100)]);
+    let capture = Capture::pcap(1).cut(&frames[0], 40);
     let (out, report) = convert(&capture.bytes, None, &Options::default());
     let packets = packets_of(&out);
     assert_eq!(packets[0].bytes, frames[0][..40]);
     assert_eq!(packets[0].original_len as usize, frames[0].len());
-    assert_eq!((packets.len(), report.cut, report.incomplete), (1, 1, 1));
+    assert_eq!((packets.len(), report.cut, report.malformed), (1, 1, 0));
+}
+
+/// A fragment that was cut makes no datagram, and neither do the others of its datagram: all go, or stay in order.
+#[test]
+fn cut_fragments_go_with_the_others_of_their_datagram() {
+    let v6 = packets::ip6(
+        60,
+        &[[44, 0, 1, 4, 0, 0, 0, 0].as_slice(), &[17, 0, 0, 1, 0, 0, 0, 9], &[7; 80]].concat(),
+    );
+    let v6 = ethernet(&[0x86, 0xdd], &v6);
+    let frames = framed(&fragments(&whole(100), 56));
+    let capture = Capture::pcap(1).cut(&frames[0], 40).frames(&frames[1..]).cut(&v6, 80);
+    let (out, report) = convert(&capture.bytes, None, &Options::default());
+    assert_eq!((packets_of(&out).len(), report.cut, report.incomplete), (0, 0, 1));
+    assert_eq!(report.frag.fragments(Reason::Truncated), 2);
+    let (out, report) = convert(&capture.bytes, None, &keeping());
+    let lens: Vec<usize> = packets_of(&out).iter().map(|packet| packet.bytes.len()).collect();
+    assert_eq!((lens.len(), report.kept, report.written), (3, 3, 3));
+    assert_eq!(lens.iter().sum::<usize>(), 40 + frames[1].len() + 80);
+}
+
+/// Of a frame that lost nothing but its checksum all is there.
+#[test]
+fn fragments_of_which_only_the_checksum_of_the_frame_was_cut_are_whole() {
+    let frames: Vec<_> =
+        framed(&fragments(&whole(100), 56)).into_iter().map(|f| [f, vec![0; 4]].concat()).collect();
+    let cut = |capture: Capture, frame: &Vec<u8>| capture.cut(frame, frame.len() - 4);
+    let capture = frames.iter().fold(Capture::pcap(1), cut);
+    let (_, report) = convert(&capture.bytes, None, &Options::default());
+    assert_eq!((report.frag.datagrams, report.cut), (1, 0));
 }
 
 /// Two interfaces whose clocks differ by years, and a packet with no time among the fragments of each.
