@@ -23,6 +23,8 @@ const ENHANCED_PACKET: u32 = 6;
 const ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 const PCAP_MICROS: u32 = 0xa1b2_c3d4;
 const PCAP_NANOS: u32 = 0xa1b2_3c4d;
+/// By a libpcap that was patched to keep more of each packet.
+const PCAP_LONGER: u32 = 0xa1b2_cd34;
 /// An option of an interface: bytes of the checksum behind its frames.
 const OPTION_FCS: u16 = 13;
 /// In the word of a pcap file that has the link type: the length of checksums stands above, in units of 2 bytes.

@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use super::{
     Damage, ENHANCED_PACKET, FCS_AT, FCS_KNOWN, Format, INTERFACE, OLD_PACKET, OPTION_FCS,
-    ORDER_MAGIC, Order, PCAP_MICROS, PCAP_NANOS, Packet, SECTION, SIMPLE_PACKET, Time, Why,
+    ORDER_MAGIC, Order, PCAP_LONGER, PCAP_MICROS, PCAP_NANOS, Packet, SECTION, SIMPLE_PACKET, Time,
+    Why,
 };
 use crate::defrag::Error;
 
@@ -15,6 +16,8 @@ const RECORD_MAX: u32 = 64 << 20;
 const STEP: usize = 256 << 10;
 const PCAP_HEADER: usize = 24;
 const PCAP_RECORD: usize = 16;
+/// Of [`PCAP_LONGER`]: interface, protocol, kind of packet and a byte that says nothing.
+const RECORD_MORE: usize = 8;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Interfaces of a section, at most: more are not kept in memory, whatever a file claims.
 const INTERFACES_MAX: usize = 1 << 16;
@@ -110,6 +113,8 @@ pub struct Reader<R> {
     interfaces: Vec<Interface>,
     /// The header of a pcap file.
     header: Vec<u8>,
+    /// Bytes that each of its packets has behind its record header, and that nobody hands on.
+    record_more: usize,
     block: Vec<u8>,
     /// Read when it was opened, and not handed out yet.
     ahead: Option<Item>,
@@ -127,7 +132,7 @@ impl<R: Read> Reader<R> {
         let ends = |at, why| Error::Damaged(Damage { at, packets: 0, why });
         let mut magic = [0; 4];
         from.read_exact(&mut magic).map_err(|e| ends(0, because(e)))?;
-        let (format, order, units) = recognise(magic)?;
+        let (format, order, units, record_more) = recognise(magic)?;
         let mut reader = Self {
             from: Cursor::new(magic).chain(from),
             at: 0,
@@ -136,6 +141,7 @@ impl<R: Read> Reader<R> {
             order,
             interfaces: Vec::new(),
             header: Vec::new(),
+            record_more,
             block: Vec::new(),
             ahead: None,
             last: (None, Time::default()),
@@ -144,7 +150,11 @@ impl<R: Read> Reader<R> {
             reader.ahead = Some(reader.any_block().map_err(|why| ends(0, why))?);
         } else {
             reader.fill(PCAP_HEADER).map_err(|why| ends(0, why))?;
-            let header = std::mem::take(&mut reader.block);
+            let mut header = std::mem::take(&mut reader.block);
+            if record_more > 0 {
+                // As its records will be.
+                header[..4].copy_from_slice(&order.put32(PCAP_MICROS));
+            }
             let (snaplen, word) = (order.u32(&header, 16), order.u32(&header, 20));
             reader.interfaces.push(Interface { snaplen, units, ..Interface::of_word(word) });
             reader.header = header;
@@ -190,7 +200,7 @@ impl<R: Read> Reader<R> {
         let word = |at| u64::from(self.order.u32(ahead, at));
         ahead.len() as u64
             >= match self.format {
-                Format::Pcap => PCAP_RECORD as u64 + word(8),
+                Format::Pcap => (PCAP_RECORD + self.record_more) as u64 + word(8),
                 Format::Pcapng => word(4).next_multiple_of(4),
             }
     }
@@ -272,7 +282,8 @@ impl<R: Read> Reader<R> {
             return Err(Why::Length(len));
         }
         let end = PCAP_RECORD + len as usize;
-        self.fill(end)?;
+        self.fill(end + self.record_more)?;
+        self.block.drain(PCAP_RECORD..PCAP_RECORD + self.record_more);
         let unit_ns = SECOND_NS / self.interfaces[0].units;
         let ns = u64::from(seconds) * SECOND_NS + u64::from(fraction) * unit_ns;
         let stamp = u64::from(seconds) << 32 | u64::from(fraction);
@@ -388,15 +399,16 @@ fn because(e: io::Error) -> Why {
     if e.kind() == ErrorKind::UnexpectedEof { Why::Ends } else { Why::Read(e) }
 }
 
-/// What the first bytes of a file say: format, order, units in a second.
-fn recognise(magic: [u8; 4]) -> Result<(Format, Order, u64), Error> {
+/// What the first bytes of a file say: format, order, units in a second, what each record has more of.
+fn recognise(magic: [u8; 4]) -> Result<(Format, Order, u64, usize), Error> {
     for (order, number) in
         [(Order::Little, u32::from_le_bytes(magic)), (Order::Big, u32::from_be_bytes(magic))]
     {
         match number {
-            SECTION => return Ok((Format::Pcapng, order, 0)),
-            PCAP_MICROS => return Ok((Format::Pcap, order, 1_000_000)),
-            PCAP_NANOS => return Ok((Format::Pcap, order, SECOND_NS)),
+            SECTION => return Ok((Format::Pcapng, order, 0, 0)),
+            PCAP_MICROS => return Ok((Format::Pcap, order, 1_000_000, 0)),
+            PCAP_NANOS => return Ok((Format::Pcap, order, SECOND_NS, 0)),
+            PCAP_LONGER => return Ok((Format::Pcap, order, 1_000_000, RECORD_MORE)),
             _ => {}
         }
     }

@@ -363,6 +363,30 @@ fn a_length_that_is_no_multiple_of_four_is_rounded_up() {
     assert!(matches!(reader.advance().unwrap_err().why, Why::Trailer(22, 21)));
 }
 
+/// By libpcap as patched in the nineties, and by some devices to this day: with 8 bytes more before each packet.
+#[test]
+fn captures_with_longer_records_are_read() {
+    for order in [Order::Little, Order::Big] {
+        let plain = Capture::pcap_as(order, PCAP_MICROS, 1).frames(&frames()).bytes;
+        let mut bytes = plain[..24].to_vec();
+        bytes[..4].copy_from_slice(&order.put32(0xa1b2_cd34));
+        let mut rest = &plain[24..];
+        while !rest.is_empty() {
+            let len = order.u32(rest, 8) as usize;
+            bytes.extend(&rest[..16]);
+            bytes.extend([1, 2, 3, 4, 5, 6, 7, 8]);
+            bytes.extend(&rest[16..16 + len]);
+            rest = &rest[16 + len..];
+        }
+        assert_eq!(packets_of(&bytes), packets_of(&plain));
+        let reader = Reader::open(&bytes[..]).unwrap();
+        assert_eq!(reader.header(), &plain[..24], "of what is written");
+        let first = 24 + frames()[0].len();
+        assert!(!reader.holds_next(&bytes[24..24 + first - 1]));
+        assert!(reader.holds_next(&bytes[24..24 + first]));
+    }
+}
+
 #[test]
 fn what_is_no_capture_is_refused() {
     for bytes in [&b"\x1f\x8b\x08\0compressed"[..], b"GET / HTTP/1.1", &[0; 64]] {
