@@ -91,6 +91,14 @@ static struct shunt_frag_steering *steering;
 /* The byte at that place of a datagram's payload. */
 static uint8_t byte_of(int datagram, int at) { return (uint8_t)(datagram * 31 + at * 7 + at / 256); }
 
+/* The first slice that has the buffer of the `i`-th. */
+static const struct shunt_frag_slice *first_of(const struct shunt_frag_datagram *d, size_t i) {
+    const struct shunt_frag_slice *s = d->slices;
+    while (s->buffer != d->slices[i].buffer)
+        s++;
+    return s;
+}
+
 /* A chain: a new buffer for the header, then those that the payload came in, without their own headers. */
 static struct mbuf *chain(const struct shunt_frag_datagram *d) {
     struct mbuf *head = mbuf_alloc(), *last = head;
@@ -99,8 +107,16 @@ static struct mbuf *chain(const struct shunt_frag_datagram *d) {
     head->pkt_len = (uint32_t)(d->header_len + d->payload_len);
     for (size_t i = 0; i < d->slice_count; i++) {
         const struct shunt_frag_slice *s = &d->slices[i];
+        /* Only with an `overlap` other than 0 can a buffer be in several slices; and if it is, somebody has it beside the
+         * engine by now. */
         struct mbuf *m = s->buffer;
-        if (m) {
+        const struct shunt_frag_slice *first = m && atomic_load(&m->refcnt) > 1 ? first_of(d, i) : s;
+        if (first != s) {
+            /* It is in the chain already, and cannot be there twice: rte_pktmbuf_attach would do, or a copy. */
+            const uint8_t *packet = mbuf_data(m) - first->at;
+            m = mbuf_alloc();
+            memcpy(mbuf_data(m), packet + s->at, s->len);
+        } else if (m) {
             /* Ours as well as the engine's, which releases it after this call. */
             atomic_fetch_add(&m->refcnt, 1);
             m->data_off = (uint16_t)(m->data_off + s->at);
@@ -116,6 +132,14 @@ static struct mbuf *chain(const struct shunt_frag_datagram *d) {
     return head;
 }
 
+static void chain_free(struct mbuf *m) {
+    while (m) {
+        struct mbuf *next = m->next;
+        mbuf_free(m);
+        m = next;
+    }
+}
+
 /* Where the packet would go on to the application. Here it is checked. */
 static void datagram(void *context, const struct shunt_frag_datagram *d) {
     struct core *core = context;
@@ -127,11 +151,7 @@ static void datagram(void *context, const struct shunt_frag_datagram *d) {
             good &= mbuf_data(next)[i] == byte_of(id, at);
     core->whole++;
     core->wrong += !good || at != (FRAGMENTS - 1) * EACH + 96;
-    while (m) {
-        struct mbuf *next = m->next;
-        mbuf_free(m);
-        m = next;
-    }
+    chain_free(m);
 }
 
 static void release(void *context, void *buffer, uint8_t reason) {
@@ -173,27 +193,76 @@ static void *run(void *argument) {
     return NULL;
 }
 
-/* One fragment: 20 bytes of header, then a part of the payload. */
-static struct mbuf *fragment(int id, int which) {
-    struct mbuf *m = mbuf_alloc();
+/* A fragment's header, before which its payload was written. */
+static void finish(struct mbuf *m, int id, int at, int more, int len) {
     uint8_t *ip = mbuf_data(m);
-    int at = which * EACH, more = which < FRAGMENTS - 1, len = more ? EACH : 96;
     uint16_t total = (uint16_t)(20 + len), offset = (uint16_t)(at / 8 | more << 13);
     const uint8_t header[20] = {0x45, 0, (uint8_t)(total >> 8), (uint8_t)total, (uint8_t)(id >> 8),
                                 (uint8_t)id, (uint8_t)(offset >> 8), (uint8_t)offset, 64, 17, 0, 0,
                                 10, 0, 0, 1, 10, 0, 0, 2};
     memcpy(ip, header, sizeof header);
-    for (int i = 0; i < len; i++)
-        ip[20 + i] = byte_of(id, at + i);
     m->data_len = total;
+}
+
+/* One fragment: 20 bytes of header, then a part of the payload. */
+static struct mbuf *fragment(int id, int which) {
+    struct mbuf *m = mbuf_alloc();
+    int at = which * EACH, more = which < FRAGMENTS - 1, len = more ? EACH : 96;
+    for (int i = 0; i < len; i++)
+        mbuf_data(m)[20 + i] = byte_of(id, at + i);
+    finish(m, id, at, more, len);
     return m;
+}
+
+/* Where eight of each letter come out. */
+static void overlapping_datagram(void *context, const struct shunt_frag_datagram *d) {
+    const char *expected = "ABBCCBBBB";
+    struct mbuf *m = chain(d);
+    size_t at = 0;
+    bool good = true;
+    for (struct mbuf *next = m->next; next && at < 72; next = next->next)
+        for (int i = 0; i < next->data_len; i++, at++)
+            good &= at < 72 && mbuf_data(next)[i] == (uint8_t)expected[at / 8];
+    *(bool *)context = good && at == 72;
+    chain_free(m);
+}
+
+static void overlapping_release(void *context, void *buffer, uint8_t reason) {
+    (void)context, (void)reason;
+    mbuf_free(buffer);
+}
+
+/* A fragment within another, so that there is something of that one before and behind it. */
+static bool overlaps(void) {
+    struct shunt_frag_config config;
+    uint8_t secret[16] = "random, please";
+    bool good = false;
+    struct shunt_frag_sink sink = {
+        .context = &good, .datagram = overlapping_datagram, .release = overlapping_release};
+    const struct { int at, more, len; char letter; } parts[3] = {{8, 0, 64, 'B'}, {24, 1, 16, 'C'}, {0, 1, 8, 'A'}};
+    shunt_frag_defaults(&config);
+    config.overlap = 2; /* the last bytes count */
+    config.copy_below = 0;
+    struct shunt_frag_ledger *ledger = shunt_frag_ledger_new(&config);
+    struct shunt_frag_shard *shard = shunt_frag_new(ledger, secret);
+    for (int i = 0; i < 3; i++) {
+        struct mbuf *m = mbuf_alloc();
+        memset(mbuf_data(m) + 20, parts[i].letter, (size_t)parts[i].len);
+        finish(m, 1, parts[i].at, parts[i].more, parts[i].len);
+        struct shunt_frag_packet packet = {
+            .bytes = mbuf_data(m), .len = m->data_len, .buffer = m, .cost = sizeof m->buf};
+        shunt_frag_push(shard, &packet, 1, 0, &sink);
+    }
+    shunt_frag_free(shard);
+    shunt_frag_ledger_free(ledger);
+    return good;
 }
 
 int main(void) {
     struct shunt_frag_config config;
     uint8_t secrets[CORES + 1][16] = {"draw all three", "of them at", "random, please"};
     pthread_t threads[CORES];
-    int whole = 0, wrong = 0, dropped = 0, handed_over = 0;
+    int whole = 0, wrong = !overlaps(), dropped = 0, handed_over = 0;
 
     shunt_frag_defaults(&config);
     config.shards = CORES;

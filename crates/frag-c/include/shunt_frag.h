@@ -65,7 +65,8 @@ struct shunt_frag_packet {
 
 // Some bytes of a datagram's payload.
 struct shunt_frag_slice {
-  // The caller's buffer where they are; null if they were copied.
+  // The caller's buffer where they are; null if they were copied. With an `overlap` other than 0 other slices of the
+  // datagram may be of the same buffer: what is between them came in another fragment.
   void *buffer;
   // In a buffer: offset from the packet's first byte.
   size_t at;

@@ -84,7 +84,8 @@ pub struct Packet {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Slice {
-    /// The caller's buffer where they are; null if they were copied.
+    /// The caller's buffer where they are; null if they were copied. With an `overlap` other than 0 other slices of the
+    /// datagram may be of the same buffer: what is between them came in another fragment.
     pub buffer: *mut c_void,
     /// In a buffer: offset from the packet's first byte.
     pub at: usize,
