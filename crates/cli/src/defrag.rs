@@ -34,7 +34,7 @@ pub(crate) struct DefragArguments {
     /// The capture to write, .pcap or .pcapng; other names have the format of INPUT; - is standard output
     #[arg(required_unless_present = "interface", conflicts_with = "interface")]
     output: Option<PathBuf>,
-    /// Print a JSON object to standard output; to standard error if the capture goes there (OUTPUT - or /dev/stdout, --write /dev/stdout). With --interface one a line, as often as statistics, and one of all at the end
+    /// Print a JSON object to standard output; to standard error if the capture goes there (OUTPUT - or /dev/stdout, --write /dev/stdout), where then nothing else is but errors and warnings. With --interface one a line, as often as statistics, and one of all at the end
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -140,6 +140,8 @@ pub(crate) fn defrag(arguments: &DefragArguments) -> Result<u8, (u8, anyhow::Err
     }
     match &report.damage {
         None => Ok(EXIT_OK),
+        // Standard error is the object, which says so.
+        Some(_) if *json && is_aside(output) => Ok(EXIT_DAMAGED),
         Some(damage) => {
             say::line(format_args!(
                 "shunt: {}: damaged {damage}; everything before it is in the output",
@@ -175,10 +177,15 @@ fn name(input: &Path) -> String {
 
 fn print_json(report: &Report, output: &Path) -> std::io::Result<()> {
     let text = format!("{:#}\n", to_json(report));
-    if output.as_os_str() == STDIO || is_standard_output(output) {
+    if is_aside(output) {
         return std::io::stderr().write_all(text.as_bytes());
     }
     std::io::stdout().write_all(text.as_bytes())
+}
+
+/// Whether the object is to go to standard error, for the capture goes to standard output.
+fn is_aside(output: &Path) -> bool {
+    output.as_os_str() == STDIO || is_standard_output(output)
 }
 
 /// Whether what is written to this file is what others take for our standard output, as /dev/stdout is. Devices that keep

@@ -627,6 +627,10 @@ fn damage_is_told_to_programs() {
     assert_eq!([&told["datagrams"], &told["damage"]["packet"]], [1, 3]);
     assert_eq!(told["damage"]["byte"], bytes.len() - (16 + sent[0].len() - 7));
     assert!(told["damage"]["words"].as_str().is_some_and(|words| !words.is_empty()));
+    assert!(String::from_utf8(got.stderr).unwrap().contains("damaged at byte"));
+    // Where the object is on standard error, it is alone there.
+    let got = defrag_piped(&["--json", "-", "-"], &bytes);
+    assert_eq!(serde_json::from_slice::<Value>(&got.stderr).unwrap(), told);
 }
 
 #[test]

@@ -162,6 +162,8 @@ impl Form {
 
 fn tell(news: &News<'_>, form: Form) -> io::Result<()> {
     match news {
+        // Objects are read by a program, which wants nothing else there that is no warning.
+        News::Ready { .. } if matches!(form, Form::JsonAside) => {}
         News::Ready { workers, how, metrics } => {
             let s = if *workers == 1 { "" } else { "s" };
             say::line(format_args!("shunt: {workers} worker{s}, {how}; Ctrl-C ends"));

@@ -39,6 +39,15 @@ fn with_xdp_there_is_a_worker_for_each_receive_queue() {
 }
 
 #[test]
+fn where_the_capture_goes_to_standard_output_the_other_one_is_json_alone() {
+    let Some(stage) = Stage::new() else { return };
+    let options = ["--write", "/dev/stdout", "--json", "--stats", "0", "--seconds", "0.2"];
+    let said = stage.ends_well(&options);
+    let told: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(told.len(), 1, "{said}");
+}
+
+#[test]
 fn it_ends_after_so_many_seconds_and_each_line_is_json_until_then() {
     let Some(stage) = Stage::new() else { return };
     let began = Instant::now();

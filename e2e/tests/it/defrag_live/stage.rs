@@ -313,6 +313,13 @@ impl Stage {
         self.fails_on("vb", options)
     }
 
+    /// What is on its standard error until it ends by itself.
+    pub(super) fn ends_well(&self, options: &[&str]) -> String {
+        let outcome = outcome(&mut self.command("vb", options), LIMIT);
+        assert!(outcome.code == 0 && outcome.hung.is_none(), "{outcome:?}");
+        outcome.err
+    }
+
     pub(super) fn fails_on(&self, interface: &str, options: &[&str]) -> String {
         failure(&mut self.command(interface, options))
     }
