@@ -1,16 +1,18 @@
 //! Lines on standard error, written at once and without the guest's allocator or locks.
 //!
 //! It is the guest's standard error. A daemon closes it, and what it opens next has its number: a socket, or a file of
-//! data. So nothing is written there unless it is what it was when we began, or what is made to be written lines to. And
-//! what we say unasked is not much and waits for nobody: many lines a second say no more than a few, and who started the
-//! guest may not read them.
+//! data. So nothing is written there unless it is what it was when we began, or what is made to be written lines to. Nor is
+//! it where that is a connection with a peer, which a superserver (inetd) gives to the programs that it starts. And what we
+//! say unasked is not much and waits for nobody: many lines a second say no more than a few, and who started the guest may
+//! not read them.
 
 use std::fmt::{self, Write};
 
 use sys::call;
 use sys::sync::{AtomicU64, Ordering};
 
-/// The descriptor.
+/// The descriptors.
+const STDIN: i32 = 0;
 const STDERR: i32 = 2;
 /// Lines a second that are written unasked.
 const MANY: u64 = 10;
@@ -20,6 +22,7 @@ const O_APPEND: i32 = 0o2000;
 const S_IFMT: u32 = 0o170_000;
 const S_IFCHR: u32 = 0o020_000;
 const S_IFREG: u32 = 0o100_000;
+const S_IFSOCK: u32 = 0o140_000;
 
 struct Line {
     bytes: [u8; 400],
@@ -55,9 +58,20 @@ fn is_standard_error() -> bool {
         return true;
     }
     let Ok(at) = call::fstat(STDERR) else { return false };
+    if at.st_mode & S_IFMT == S_IFSOCK && is_with_a_peer(STDERR, STDIN) {
+        return false;
+    }
     let is_same =
         (at.st_dev.wrapping_add(1).max(1), at.st_ino.wrapping_add(1).max(1)) == (dev, ino);
     is_same || is_for_lines(at.st_mode, || call::getfl(STDERR).is_ok_and(|f| f & O_APPEND != 0))
+}
+
+/// Whether that socket is a connection whose other end reads what the program answers, and not, as the journal's is, there
+/// for lines: it is one of a network, or what the program reads comes by it, too.
+fn is_with_a_peer(socket: i32, input: i32) -> bool {
+    let place = |fd| call::fstat(fd).map(|at| (at.st_dev, at.st_ino)).ok();
+    let is_of_a_network = matches!(call::name(socket, false), Ok(Some(_)));
+    is_of_a_network || place(socket) == place(input)
 }
 
 /// Whether a descriptor that has come to be standard error was made so: a terminal or `/dev/null`, or a file to whose end
@@ -123,6 +137,8 @@ impl Limit {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]
@@ -141,11 +157,21 @@ mod tests {
 
     #[test]
     fn what_has_taken_the_place_of_standard_error_is_written_to_if_it_is_for_lines() {
-        const S_IFSOCK: u32 = 0o140_000;
         const S_IFIFO: u32 = 0o010_000;
         let with = |mode: u32, appends: bool| is_for_lines(mode | 0o644, || appends);
         assert!(with(S_IFCHR, false), "a terminal");
         assert!(with(S_IFREG, true) && !with(S_IFREG, false), "a log, and a file of data");
         assert!(!with(S_IFSOCK, true) && !with(S_IFIFO, true));
+    }
+
+    #[test]
+    fn a_socket_is_for_lines_unless_it_is_of_a_network_or_read_from() {
+        let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let is = |socket: &dyn AsRawFd, input: &dyn AsRawFd| {
+            is_with_a_peer(socket.as_raw_fd(), input.as_raw_fd())
+        };
+        assert!(!is(&one, &other), "the journal's");
+        assert!(is(&one, &one.try_clone().unwrap()) && is(&listener, &other));
     }
 }

@@ -40,21 +40,45 @@ elif what in ("file", "log"):
     print(open(place).read())
 "#;
 
+/// Starts the program with a socket in the place of what the words name, and prints what has come by it.
+const SUPERSERVER: &str = r#"
+import socket, subprocess, sys
+program, kind, places = sys.argv[1], sys.argv[2], sys.argv[3:]
+if kind == "unix":
+    ours, theirs = socket.socketpair()
+else:
+    listener = socket.create_server(("127.0.0.1", 0))
+    ours = socket.create_connection(listener.getsockname())
+    theirs, _ = listener.accept()
+given = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+given.update(dict.fromkeys(places, theirs))
+subprocess.run([sys.executable, "-c", program, "nothing", ""], check=True, **given)
+theirs.close()
+with ours.makefile() as came:
+    print(came.read())
+"#;
+
 /// The program with `what` done, and a line asked for each connection.
 fn ran(what: &str) -> Option<Outcome> {
+    let name = format!("shunt-said-{}-{what}", std::process::id());
+    let place: PathBuf = std::env::temp_dir().join(name);
+    let got = ran_with(PROGRAM, &[what, place.to_str().expect("UTF-8")]);
+    let _ = std::fs::remove_file(&place);
+    got
+}
+
+/// A program in Python, with a line asked for each connection.
+fn ran_with(text: &str, words: &[&str]) -> Option<Outcome> {
     let Some(python) = installed("python3") else {
         skipped("python3 is not installed");
         return None;
     };
     let board = BoardDir::new();
-    let name = format!("shunt-said-{}-{what}", std::process::id());
-    let place: PathBuf = std::env::temp_dir().join(name);
     let mut program = command(&python, Under::Shunt(&board));
-    program.env("SHUNT_LOG", "info").args(["-c", PROGRAM, what]).arg(&place);
+    program.env("SHUNT_LOG", "info").args(["-c", text]).args(words);
     let got = outcome(&mut program, LIMIT);
-    let _ = std::fs::remove_file(&place);
-    assert!(got.ok(), "{what}: {got:?}");
-    assert!(board.attached() > 0, "{what}: it took no part\n{}", board.summary());
+    assert!(got.ok(), "{words:?}: {got:?}");
+    assert!(board.attached() > 0, "{words:?}: it took no part\n{}", board.summary());
     Some(got)
 }
 
@@ -73,4 +97,17 @@ fn nothing_is_written_to_what_only_has_the_number_of_standard_error() {
         let Some(got) = ran(what) else { return };
         assert_eq!((got.out.trim(), &*got.err), ("", ""), "{what}");
     }
+}
+
+/// A superserver (inetd) gives a program its connection as standard error, too: what is said there goes to the peer.
+#[test]
+fn nothing_is_written_to_a_connection_that_a_program_is_started_with() {
+    let all = &["stdin", "stdout", "stderr"][..];
+    for (kind, places) in [("tcp", all), ("tcp", &all[1..]), ("unix", all)] {
+        let Some(got) = ran_with(SUPERSERVER, &[&[PROGRAM, kind], places].concat()) else { return };
+        assert_eq!(got.out.trim(), "", "{kind} {places:?}");
+    }
+    // As the journal is.
+    let Some(got) = ran_with(SUPERSERVER, &[PROGRAM, "unix", "stdout", "stderr"]) else { return };
+    assert!(got.out.contains("shunt["), "{got:?}");
 }
