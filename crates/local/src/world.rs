@@ -470,19 +470,28 @@ impl World {
 
     /// Says for people, once, that this process has no place on the board. Nothing on the board can say so.
     pub fn has_no_place(&self) {
-        if self.limits.log >= Level::Error && self.told.swap(1, Ordering::Relaxed) == 0 {
-            let used = self.board.map.header().slots_used.load(Ordering::Relaxed);
-            let words = Reason::NoSlot.words();
-            if (used as usize) < SLOTS {
-                // It is not the board that is full.
-                crate::log::error(format_args!(
-                    "{words}: the board cannot be opened again, for want of a descriptor or of the right to it; staying on TCP"
-                ));
-            } else {
-                crate::log::error(format_args!(
-                    "{words}: {SLOTS} processes of this user take part, which is all that can; staying on TCP"
-                ));
-            }
+        // As daemons do it: the child of one who had joined, and given up his rights then. It is nobody's mistake.
+        let has_become_another =
+            !self.board.is_shared() && sys::call::geteuid() != self.board.owner();
+        let level = if has_become_another { Level::Info } else { Level::Error };
+        if self.limits.log < level || self.told.swap(1, Ordering::Relaxed) != 0 {
+            return;
+        }
+        let used = self.board.map.header().slots_used.load(Ordering::Relaxed);
+        let words = Reason::NoSlot.words();
+        if has_become_another {
+            crate::log::line(format_args!(
+                "{words}: this child of a process that has become another user may not open the board; staying on TCP"
+            ));
+        } else if (used as usize) < SLOTS {
+            // It is not the board that is full.
+            crate::log::error(format_args!(
+                "{words}: the board cannot be opened again, for want of a descriptor or of the right to it; staying on TCP"
+            ));
+        } else {
+            crate::log::error(format_args!(
+                "{words}: {SLOTS} processes of this user take part, which is all that can; staying on TCP"
+            ));
         }
     }
 

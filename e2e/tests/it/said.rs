@@ -58,6 +58,28 @@ with ours.makefile() as came:
     print(came.read())
 "#;
 
+/// Serves, becomes nobody, and has a child serve another connection.
+const DAEMON: &str = r#"
+import os, socket
+listener = socket.create_server(("127.0.0.1", 0))
+def serves():
+    client = socket.create_connection(listener.getsockname())
+    server, _ = listener.accept()
+    for word in (b"here", b"there"):
+        client.sendall(word)
+        assert server.recv(5) == word
+        server.sendall(word)
+        assert client.recv(5) == word
+serves()
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+if os.fork() == 0:
+    serves()
+    os._exit(0)
+assert os.wait()[1] == 0
+"#;
+
 /// The program with `what` done, and a line asked for each connection.
 fn ran(what: &str) -> Option<Outcome> {
     let name = format!("shunt-said-{}-{what}", std::process::id());
@@ -69,13 +91,18 @@ fn ran(what: &str) -> Option<Outcome> {
 
 /// A program in Python, with a line asked for each connection.
 fn ran_with(text: &str, words: &[&str]) -> Option<Outcome> {
+    ran_at("info", text, words)
+}
+
+/// The same, with as much said as `log` has it.
+fn ran_at(log: &str, text: &str, words: &[&str]) -> Option<Outcome> {
     let Some(python) = installed("python3") else {
         skipped("python3 is not installed");
         return None;
     };
     let board = BoardDir::new();
     let mut program = command(&python, Under::Shunt(&board));
-    program.env("SHUNT_LOG", "info").args(["-c", text]).args(words);
+    program.env("SHUNT_LOG", log).args(["-c", text]).args(words);
     let got = outcome(&mut program, LIMIT);
     assert!(got.ok(), "{words:?}: {got:?}");
     assert!(board.attached() > 0, "{words:?}: it took no part\n{}", board.summary());
@@ -110,4 +137,16 @@ fn nothing_is_written_to_a_connection_that_a_program_is_started_with() {
     // As the journal is.
     let Some(got) = ran_with(SUPERSERVER, &[PROGRAM, "unix", "stdout", "stderr"]) else { return };
     assert!(got.out.contains("shunt["), "{got:?}");
+}
+
+/// Daemons drop their rights: that their children may not open root's board is nobody's mistake.
+#[test]
+fn a_daemon_that_has_become_another_user_is_not_complained_of() {
+    if e2e::calls::geteuid() != 0 {
+        return skipped("root alone can become another user");
+    }
+    let Some(got) = ran_at("error", DAEMON, &[]) else { return };
+    assert_eq!(got.err, "");
+    let Some(got) = ran_at("info", DAEMON, &[]) else { return };
+    assert!(got.err.contains("has become another user"), "{got:?}");
 }
