@@ -186,8 +186,9 @@ impl Pump {
     fn take_in(&mut self, relay: &mut dyn Relay) -> Result<bool, Fault> {
         let new = relay.written()?.checked_sub(self.told).ok_or(Fault::Guest)?;
         let room = self.conn.room();
-        if new > 0 && room == Err(Unwritable::Reset) && relay.consumed()? == self.published {
-            // Nobody will read it, and the program is to know, after it has read what there was.
+        if new > 0 && room == Err(Unwritable::Reset) {
+            // Nobody will read it, and the program is to know, as over TCP, be it one that never reads. What it has not
+            // read yet stays there to be read.
             self.reset();
             return Ok(true);
         }
@@ -417,6 +418,27 @@ mod tests {
         let wants = pump.step(&mut relay, &mut posted, wait).unwrap();
         assert_eq!((posted.bytes, wants.by), (16_384, None));
         assert!(posted.flags.has(StateFlags::ABORTED), "the rest is lost: {:?}", posted.flags);
+    }
+
+    /// A program that only writes would write for nobody, and wait for room without end once its ring is full.
+    #[test]
+    fn who_writes_to_a_peer_that_has_closed_is_reset_though_it_has_not_read_all() {
+        let (mut relay, program) = guest(16_384);
+        let class = smc::SizeClass::new(1);
+        let setup = Setup { rmb: class, send_ring: class, peer_rmb: class, ..Setup::default() };
+        let mut pump = Pump::new(Conn::new(&setup), Key(1));
+        let mut cdc = Cdc { state_flags: StateFlags::CLOSED, sequence: 1, ..Cdc::default() };
+        cdc.producer.count = 10;
+        pump.hear(&cdc, &mut relay, |_, _, _| {}).unwrap();
+        let mut posted = Posted::default();
+        let wants = pump.step(&mut relay, &mut posted, 1).unwrap();
+        assert!(!wants.over && !pump.was_reset(), "there is nothing wrong with the end as such");
+        assert_eq!(program.unread(), 10);
+        program.send(b"more");
+        let _ = pump.step(&mut relay, &mut posted, 2).unwrap();
+        assert!(pump.was_reset());
+        assert!(posted.flags.has(StateFlags::ABORTED), "{:?}", posted.flags);
+        assert_eq!(program.unread(), 10, "that is still to be read");
     }
 
     /// Nor does one hold what is ours that knows of the end and does not say its own.

@@ -69,6 +69,12 @@ def reset(c):
     c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
+def bye(c):
+    # Answers, and is gone.
+    assert recv_exactly(c, 5) == b"hello"
+    c.sendall(b"0123456789")
+
+
 def names(c):
     c.sendall(repr((c.getsockname(), c.getpeername())).encode())
 
@@ -222,6 +228,23 @@ def c_reset(to):
         raise AssertionError("no reset but %r" % got)
     except ConnectionResetError:
         pass
+
+
+def c_heedless(to):
+    # Writes on without reading, though the server has closed: the reset must find it.
+    s = connect(to)
+    s.sendall(b"hello")
+    time.sleep(1)
+    sent = 0
+    try:
+        while sent < 64 << 20:
+            sent += s.send(bytes(16384))
+            time.sleep(0.01)
+        raise AssertionError("no reset")
+    except (ConnectionResetError, BrokenPipeError):
+        pass
+    # What had come before is not lost by it.
+    assert recv_exactly(s, 10) == b"0123456789"
 
 
 def c_names(to):

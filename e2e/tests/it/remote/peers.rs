@@ -109,6 +109,12 @@ fn a_reset_is_a_reset() {
     talk("reset", &["reset"], [0, 1]);
 }
 
+/// A program that only writes learns that its peer has closed, as over TCP, whatever it has left unread.
+#[test]
+fn who_only_writes_learns_that_the_server_has_closed() {
+    talk("bye", &["heedless"], [10, 5]);
+}
+
 #[test]
 fn names_are_those_of_the_real_connection() {
     talk("names", &["names"], [20, 0]);
