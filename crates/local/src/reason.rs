@@ -125,4 +125,7 @@ reasons! {
     NotAsked = 36, "from another host, and the server began to listen before the engine ran: start it again";
     /// A forked child in another namespace of processes uses it too: who of the two holds a lock neither can know of the other.
     Namespace = 37, "shared with a child in another namespace of processes (container)";
+    /// The program, or whoever rules over it, has chosen the way that its packets take: they would leave by another one where
+    /// the engine sends them.
+    ChosenWay = 38, "bound to an interface or marked (SO_BINDTODEVICE, a VRF, SO_MARK)";
 }

@@ -310,6 +310,17 @@ fn take_answer(link: i32, place: Place) -> (Option<(u32, [u32; 3])>, Option<i32>
     (taken.ok().and_then(|n| parse(bytes.get(..n)?)), passed)
 }
 
+/// Whether packets of a socket take a way that somebody has chosen for them, by an interface (`SO_BINDTODEVICE`, a VRF) or by
+/// a mark that rules of routing ask for. Those of the engine would take another one.
+#[must_use]
+pub fn has_chosen_way(socket: i32) -> bool {
+    const SO_MARK: i32 = 36;
+    const SO_BINDTOIFINDEX: i32 = 62;
+    [SO_BINDTOIFINDEX, SO_MARK].iter().any(|name| {
+        call::getsockopt::<i32>(socket, SOL_SOCKET, *name).is_ok_and(|chosen| chosen != 0)
+    })
+}
+
 // ----- the engine's side -------------------------------------------------------------------------
 
 /// The guest's rings make no sense: its connection must be reset.

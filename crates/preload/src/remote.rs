@@ -11,7 +11,7 @@ use libc::{sockaddr, sockaddr_storage, socklen_t};
 use local::Reason;
 use local::config::End;
 use local::conn::{Conn, Phase};
-use local::relay::{Given, Welcome};
+use local::relay::{self, Given, Welcome};
 use local::world::World;
 use sys::call;
 use sys::sync::Ordering;
@@ -34,6 +34,9 @@ const FIXED: u32 = 4;
 
 /// Of `Conn::opted`: it may have been asked for, on a listener that is from before this program or from another one.
 pub(crate) const INHERITED: u32 = 5;
+
+/// Of `Conn::opted`: its packets are to take a way of their own, see [`has_chosen_way`](local::relay::has_chosen_way).
+const CHOSEN: u32 = 6;
 
 /// What the answer says: both ends speak SMC.
 const SPOKEN: i32 = 1;
@@ -164,6 +167,9 @@ pub(crate) fn connecting(fd: c_int, storage: &sockaddr_storage) {
     {
         return;
     }
+    if relay::has_chosen_way(fd) {
+        return conn.opted.store(CHOSEN, Ordering::Relaxed);
+    }
     if !is_replaceable(conn) {
         return conn.opted.store(FIXED, Ordering::Relaxed);
     }
@@ -211,6 +217,10 @@ pub(crate) fn listening(fd: c_int) {
         && let Ok(Some(name)) = call::name(fd, false)
         && w.limits.allows(name.port(), [*name.ip(); 2], &w.program, End::Server)
     {
+        // One that is for this host alone is not asked about.
+        if !is_loopback(&name) && relay::has_chosen_way(fd) {
+            return conn.opted.store(CHOSEN, Ordering::Relaxed);
+        }
         opt_in(conn, fd);
         undefer(w, conn, fd);
     }
@@ -244,6 +254,11 @@ pub(crate) fn connected(
         FIXED => {
             conn.leads_to(remote);
             conn.stay_tcp(w, fd, Reason::AboveLimit);
+            true
+        }
+        CHOSEN => {
+            conn.leads_to(remote);
+            conn.stay_tcp(w, fd, Reason::ChosenWay);
             true
         }
         _ => false,

@@ -25,6 +25,7 @@ mod interrupted;
 mod knobs;
 mod late;
 mod meeting;
+mod paths;
 mod peers;
 mod programs;
 mod rights;

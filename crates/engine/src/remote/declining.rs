@@ -1,5 +1,5 @@
-//! Connections whose peers were promised SMC in the TCP handshake, and for which this host has no room: the peer is
-//! told by CLC, and the guest goes on by TCP, on the connection that it has.
+//! Connections whose peers were promised SMC in the TCP handshake, and for which this host has no room, or which take a way of
+//! their own: the peer is told by CLC, and the guest goes on by TCP, on the connection that it has.
 //!
 //! A server's peer cannot be told before it has spoken: its Proposal, if it were left there, would be the first bytes
 //! that the program reads.
@@ -53,7 +53,7 @@ struct Declining {
     machine: Machine,
     /// Whose it is.
     peer: IpAddr,
-    /// Why there is no room, for the guest.
+    /// Why it gets no SMC, for the guest.
     reason: Reason,
     /// When it is given up.
     until: u64,
@@ -127,7 +127,11 @@ impl Declines {
     ) -> Option<Declined> {
         // Of a visitor that has not waited for the answer.
         self.remove(poller, visitor);
-        let (limits, why, identity) = (Limits::default(), Diagnosis::Memory, self.nobody.clone());
+        let (limits, identity) = (Limits::default(), self.nobody.clone());
+        let why = match reason {
+            Reason::ChosenWay => Diagnosis::SocketOption,
+            _ => Diagnosis::Memory,
+        };
         let machine = match role {
             Role::Client => Machine::Client(Client::declining(identity, limits, why)),
             Role::Server => {

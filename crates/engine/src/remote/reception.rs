@@ -274,7 +274,9 @@ impl Reception {
     /// What has become of one, if anything has: the guest's own connection is of use to it if the peer knows.
     fn declined(&mut self, done: Option<Declined>) {
         let Some(Declined { visitor, reason, told }) = done else { return };
-        self.engine.note_no_memory(told);
+        if reason != Reason::ChosenWay {
+            self.engine.note_no_memory(told);
+        }
         match self.visitors.get(&visitor) {
             Some(visitor) if told => visitor.decline(reason),
             Some(visitor) => drop(visitor.answer(Err(reason))),
@@ -369,7 +371,7 @@ impl Reception {
                 }
             }
             Err(reason) => {
-                match ends(&tcp).filter(|_| hello.promised && is_shortage(hello, reason)) {
+                match ends(&tcp).filter(|_| hello.promised && is_declined(hello, reason)) {
                     Some((_, peer)) => {
                         let role = if hello.client { Role::Client } else { Role::Server };
                         self.turn_away(number, (tcp, role, peer.ip().to_canonical()), reason);
@@ -395,6 +397,10 @@ impl Reception {
             if ends.0.is_loopback() || ends.1.is_loopback() {
                 return Err(Reason::PeerNotSmc);
             }
+        }
+        if relay::has_chosen_way(tcp.as_raw_fd()) {
+            // Also where the guest could not know: by a program of the kernel's, or since it has looked.
+            return Err(Reason::ChosenWay);
         }
         let leads_to = hello.client.then_some(to);
         if !hello.promised && !self.engine.knows(ends, leads_to) {
@@ -526,9 +532,10 @@ fn connections_max() -> usize {
     most.saturating_sub(OTHER_FDS).max(OTHER_FDS / 2) / 2
 }
 
-/// Whether somebody has no room, and not something wrong.
-fn is_shortage(hello: &Hello, reason: Reason) -> bool {
-    !hello.has_half() || matches!(reason, Reason::NoMemory | Reason::NoSlot)
+/// Whether the peer can be told, and the connection go on as TCP: nothing is wrong with it, but somebody has no room, or it
+/// takes another way than ours.
+fn is_declined(hello: &Hello, reason: Reason) -> bool {
+    !hello.has_half() || matches!(reason, Reason::NoMemory | Reason::NoSlot | Reason::ChosenWay)
 }
 
 /// A guest's connection that is ours now.

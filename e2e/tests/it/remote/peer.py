@@ -119,7 +119,11 @@ def serve(address, port, mode):
     if late == ["deferred"]:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 30)
     listener.bind((address, port))
+    if late[:1] == ["by"]:
+        choose(listener, late[1])
     listener.listen(1024)
+    if late[:1] == ["later"]:
+        choose(listener, late[1])
     if late == ["deferred"]:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 30)
     print(listener.getsockname()[1], flush=True)
@@ -245,6 +249,37 @@ def c_heedless(to):
         pass
     # What had come before is not lost by it.
     assert recv_exactly(s, 10) == b"0123456789"
+
+
+def c_bound(to, by):
+    # What an interface, or a mark, has been chosen for.
+    s = socket.socket(family(to[0]))
+    choose(s, by)
+    s.settimeout(60)
+    s.connect(to)
+    talk(s)
+
+
+def c_talk(to):
+    talk(connect(to))
+
+
+def talk(s):
+    for n in (1, 1000, 100000):
+        data = pattern(n, n)
+        sender = threading.Thread(target=s.sendall, args=(data,))
+        sender.start()
+        assert recv_exactly(s, n) == data, "echo of %d" % n
+        sender.join()
+    s.shutdown(socket.SHUT_WR)
+    assert s.recv(1) == b""
+
+
+def choose(s, by):
+    if by == "mark":
+        s.setsockopt(socket.SOL_SOCKET, 36, 7)  # SO_MARK
+    else:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, by.encode() + b"\0")
 
 
 def c_names(to):
