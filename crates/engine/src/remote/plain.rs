@@ -85,6 +85,9 @@ impl Plain {
         // The guest decides where it wants its urgent byte; on its way there it must not leave the stream. Who has read
         // to it already has got it, or nobody does.
         let _ = call::setsockopt(wire.as_raw_fd(), SOL_SOCKET, SO_OOBINLINE, 1i32);
+        // Set against our own death, with which the stream does not end: what the program has said last may be ours alone. Who
+        // comes to an end with it takes this back.
+        reset_on_close(&wire);
         Self {
             first: wire.take_came(),
             wire,

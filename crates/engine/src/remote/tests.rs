@@ -497,6 +497,20 @@ fn an_engine_that_ends_tells_its_peers() {
     drop(ours);
 }
 
+/// What an engine carries as TCP ends with it, though its program has not ended.
+#[test]
+fn an_engine_that_ends_resets_what_it_carries_as_tcp() {
+    let Some(hosts) = Hosts::of([config(&[]), config(&[("eid", "ANOTHER")])]) else { return };
+    let [client, server] = hosts.connect();
+    client.send(b"x");
+    assert_eq!(server.receive_all(1), b"x");
+    let [ours, theirs] = hosts.engines;
+    ours.stop();
+    server.wait("the end", |g| g.closed().is_some() || g.peer_shut());
+    assert_eq!((server.closed(), server.peer_shut()), (Some(true), false));
+    drop((client, theirs));
+}
+
 #[test]
 fn a_link_that_is_lost_is_not_missed_where_there_are_two() {
     let settings = [("max_links", "2"), ("testlink_time", "1")];
