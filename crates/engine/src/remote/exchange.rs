@@ -209,9 +209,9 @@ impl Exchange {
         Interest { write: self.wire.is_full(), ..Interest::READ }
     }
 
-    /// When it ends because its program has closed.
+    /// When it ends because its program has closed; not once its server has answered.
     pub(super) fn ends_at(&self) -> Option<u64> {
-        self.closed_since.map(|since| since + CLOSED_NS)
+        self.closed_since.filter(|_| self.only_waits()).map(|since| since + CLOSED_NS)
     }
 
     /// The first step may be taken.
@@ -1029,6 +1029,20 @@ mod tests {
     fn message(sequence: u16, flags: ProducerFlags) -> Cdc {
         let producer = Cursor::at(u64::from(sequence), 65536);
         Cdc { sequence, producer, producer_flags: flags, ..Cdc::default() }
+    }
+
+    /// A time that has passed and at which nothing is done would be one not to sleep for.
+    #[test]
+    fn a_program_that_has_closed_ends_no_handshake_that_goes_on() {
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let local = IpAddr::from([127, 0, 0, 1]);
+        let conn = ConnId::from_number(0);
+        let mut exchange = Exchange::new(conn, tcp.into(), (local, local), None, 0);
+        exchange.closed_since = Some(7);
+        assert_eq!(exchange.ends_at(), Some(7 + CLOSED_NS), "it waits for another one");
+        let (identity, limits) = (super::super::declining::nobody(), Limits::default());
+        exchange.begin(Role::Server, identity, limits, smc_time(0));
+        assert_eq!(exchange.ends_at(), None);
     }
 
     /// More than are kept overtake the Confirm: the last one says how far the client has written.
