@@ -55,20 +55,22 @@ mod verbs;
 pub mod why;
 mod wire;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use smc::{Mac, SystemId};
 use sys::call::{self, Failure};
+use sys::interface;
 
 use config::{BadSetting, Config};
 use control::Answers;
+use device::Lease;
 
 use guest::{Role, Sleeper};
 use habit::Habits;
@@ -100,6 +102,11 @@ pub enum Error {
     /// A RoCEv2 stack has the port already.
     #[error("cannot speak RoCEv2 from {0}: {words}", words = port_words(.1))]
     Port(IpAddr, Failure),
+    /// There are too many.
+    #[error(
+        "RoCEv2 is spoken from {ADDRESSES_MAX} addresses, and not from {0}: connections from there stay on TCP"
+    )]
+    Addresses(IpAddr),
     /// Copies of fragments cannot be had.
     #[error(
         "cannot take fragments from the interface of {0}: {1}; it needs CAP_NET_RAW, or raw_ingress=off"
@@ -154,12 +161,30 @@ struct Handle {
 /// Where RoCEv2 is spoken from.
 #[derive(Debug, Default)]
 struct Places {
-    /// Addresses that RoCEv2 is spoken from.
-    ports: HashSet<IpAddr>,
+    /// Addresses that RoCEv2 is spoken from, each as long as a vector has its lease; `None`: a card's.
+    ports: HashMap<IpAddr, Option<Weak<()>>>,
+    /// When they were last looked at, nanoseconds.
+    looked_at: u64,
     /// What has gone wrong last.
     problem: Option<String>,
     /// Connections for which there was no memory: those whose peers were told, and those that were reset.
     no_memory: [u64; 2],
+}
+
+/// Addresses that RoCEv2 is spoken from at most, but for those of the settings: each has a socket with each vector.
+const ADDRESSES_MAX: usize = 256;
+/// After how long those that there are are looked at again, nanoseconds.
+const ADDRESSES_NS: u64 = 60_000_000_000;
+
+impl Places {
+    fn has(&self, address: IpAddr) -> bool {
+        self.ports.get(&address).is_some_and(|lease| is_there(lease.as_ref()))
+    }
+}
+
+/// Whether a vector still speaks from an address.
+fn is_there(lease: Option<&Weak<()>>) -> bool {
+    lease.is_none_or(|lease| lease.strong_count() > 0)
 }
 
 /// What is known of destinations, by all vectors.
@@ -360,10 +385,11 @@ impl Engine {
     /// Takes care of a connection from now on. If RoCEv2 cannot be spoken from its address, the handshake
     /// declines, and the connection goes on as TCP.
     pub fn adopt(&self, newcomer: Newcomer) {
-        if self.config().addresses.is_empty()
-            && let Err(e) = self.shared.speak_from(newcomer.ends.0)
-        {
-            held(&self.shared.places).problem = Some(e.to_string());
+        if self.config().addresses.is_empty() {
+            self.shared.tidy(newcomer.ends.0, |address| interface::is_own(address) != Some(false));
+            if let Err(e) = self.shared.speak_from(newcomer.ends.0) {
+                held(&self.shared.places).problem = Some(e.to_string());
+            }
         }
         if let Some(to) = newcomer.to {
             self.shared.learned.begins(to, call::now_ns());
@@ -446,18 +472,40 @@ impl Drop for Engine {
 }
 
 impl Shared {
+    /// Has the vectors part from addresses that are not ours any more, before another one is spoken from, or after a while.
+    fn tidy(&self, comes: IpAddr, is_own: impl Fn(IpAddr) -> bool) {
+        let mut places = held(&self.places);
+        let now = call::now_ns();
+        if places.has(comes) && now.saturating_sub(places.looked_at) < ADDRESSES_NS {
+            return;
+        }
+        places.looked_at = now;
+        places.ports.retain(|_, lease| is_there(lease.as_ref()));
+        // What is tapped for fragments stays so.
+        if held(&self.config).raw_ingress {
+            return;
+        }
+        let sockets = places.ports.iter().filter(|(_, lease)| lease.is_some());
+        for address in sockets.map(|(address, _)| *address).filter(|address| !is_own(*address)) {
+            self.vectors.iter().for_each(|handle| handle.inbox.put(Order::EndPort(address)));
+        }
+    }
+
     /// Opens the port of RoCEv2 at an address, unless that was done.
     fn speak_from(&self, address: IpAddr) -> Result<(), Error> {
         let mut places = held(&self.places);
-        if places.ports.contains(&address) {
+        if places.has(address) {
             return Ok(());
+        }
+        if places.ports.len() >= ADDRESSES_MAX && !held(&self.config).addresses.contains(&address) {
+            return Err(Error::Addresses(address));
         }
         if let Some(card) = &self.card {
             if !card.has(address) {
                 let name = held(&self.config).device.clone().unwrap_or_default();
                 return Err(Error::NoAddress(address, name));
             }
-            places.ports.insert(address);
+            places.ports.insert(address, None);
             return Ok(());
         }
         let count = u32::try_from(self.vectors.len()).unwrap_or(1);
@@ -465,9 +513,10 @@ impl Shared {
         let sockets = port::open(address, count, segments).map_err(|e| Error::Port(address, e))?;
         let tap = held(&self.config).raw_ingress.then(|| Tap::open(address)).transpose();
         let tap = tap.map_err(|e| Error::Ingress(address, e))?;
-        places.ports.insert(address);
+        let lease = Lease::default();
+        places.ports.insert(address, Some(Arc::downgrade(&lease)));
         for (handle, socket) in self.vectors.iter().zip(sockets) {
-            handle.inbox.put(Order::Port(socket));
+            handle.inbox.put(Order::Port(socket, Arc::clone(&lease)));
         }
         // Whose vector a fragment belongs to is known when it has been put together.
         if let (Some(tap), Some(first)) = (tap, self.vectors.first()) {
@@ -501,7 +550,8 @@ impl Shared {
         }
         let users = self.users.get().map(|ListUsers(list)| list()).unwrap_or_default();
         let places = held(&self.places);
-        let mut addresses: Vec<String> = places.ports.iter().map(ToString::to_string).collect();
+        let there = places.ports.iter().filter(|(_, lease)| is_there(lease.as_ref()));
+        let mut addresses: Vec<String> = there.map(|(address, _)| address.to_string()).collect();
         addresses.sort();
         Stat {
             pid: call::getpid(),

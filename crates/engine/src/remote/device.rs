@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 
 use roce::{
     Access, Addresses, Arrival, Completion, CqCounters, CreateError, DeviceConfig, Handle, Key,
@@ -67,6 +67,10 @@ const MESSAGES_SHUNT: u32 = 192;
 const LONG_AT: u32 = RECEIVES as u32 * FIRST_BYTES + SPILL_BYTES;
 /// Receives and runs of packets before others have their turn.
 const ROUNDS: usize = 4;
+/// Up to so many sockets with links are asked for packets in each round; of more, those by which packets came or left within
+/// so many nanoseconds.
+const PORTS_FEW: usize = 4;
+const MOVED_NS: u64 = 2_000_000;
 /// Room for what leaves at once by one socket, bytes.
 const OUT_BYTES: usize = 1 << 20;
 /// A socket that has taken nothing for so long stops others no more, nanoseconds: a card that works takes some in much
@@ -130,6 +134,7 @@ pub(super) enum Event {
 /// A socket and what is to leave by it.
 #[derive(Debug)]
 struct Port {
+    number: PortNumber,
     address: IpAddr,
     /// Of the interface that has the address, as it was when we began to speak from there.
     mac: Option<Mac>,
@@ -141,13 +146,28 @@ struct Port {
     full_since: Option<Time>,
     /// Room is waited for.
     watched: bool,
+    /// Links that begin here.
+    links: u32,
+    /// The poller knows of packets.
+    has_some: bool,
+    /// When packets came or left last.
+    moved_at: Time,
+    /// It goes with the last of its links: the address is not ours any more.
+    ends: bool,
+    /// Who has this open knows by it whether it still is.
+    _lease: Lease,
 }
 
-/// What a device has counted beside [`roce::Counters`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
-    /// Packets that the system would not send: lost, as on a wire.
-    pub(super) refused: u64,
+/// Names a socket of a device.
+pub(super) type PortNumber = u64;
+/// Held by each vector that speaks from an address.
+pub(super) type Lease = Arc<()>;
+
+/// What the system would not send.
+#[derive(Debug, Default)]
+pub(super) struct Refused {
+    /// Packets, or runs of them: lost, as on a wire.
+    pub(super) total: u64,
 }
 
 /// See the module.
@@ -167,7 +187,8 @@ pub(super) struct Device {
     written: u64,
     /// Regions of connections that are over, oldest first.
     retired: VecDeque<Key>,
-    pub(super) counts: Counts,
+    pub(super) refused: Refused,
+    ports_made: PortNumber,
     /// Packets of one queue pair that the system is given as one.
     segments: usize,
     /// When the first packet came of those taken in since somebody asked, as the kernel has noted.
@@ -191,6 +212,8 @@ struct Held {
     link: Link,
     /// The largest payload of a packet, bytes; 0: it is not connected.
     mtu: u32,
+    /// From where to where its packets go, once it is connected.
+    way: Option<Addresses>,
     /// SENDs that are gathered and not posted.
     gathered: u32,
     /// SENDs under way.
@@ -226,7 +249,8 @@ impl Device {
             gathered: Vec::new(),
             written: 0,
             retired: VecDeque::new(),
-            counts: Counts::default(),
+            refused: Refused::default(),
+            ports_made: 0,
             came: None,
             #[cfg(test)]
             unplugged: Vec::new(),
@@ -239,16 +263,53 @@ impl Device {
         self.unplugged.push(address);
     }
 
-    /// From now on packets come and go by this socket too. Its descriptor, to wait for.
-    pub(super) fn add_port(&mut self, socket: Socket) -> RawFd {
-        let fd = socket.as_raw_fd();
+    /// From now on packets come and go by this socket too.
+    pub(super) fn add_port(&mut self, socket: Socket, lease: Lease) -> PortNumber {
         let address = socket.address().ip();
-        let out = Outgoing::new(OUT_BYTES);
-        let mac = mac_of(address);
-        let port =
-            Port { address, mac, socket, out, full: false, full_since: None, watched: false };
-        self.ports.push(port);
-        fd
+        self.ports_made += 1;
+        self.ports.push(Port {
+            number: self.ports_made,
+            address,
+            mac: mac_of(address),
+            socket,
+            out: Outgoing::new(OUT_BYTES),
+            full: false,
+            full_since: None,
+            watched: false,
+            links: 0,
+            has_some: false,
+            moved_at: Time::from_nanos(0),
+            ends: false,
+            _lease: lease,
+        });
+        self.ports_made
+    }
+
+    /// The number that the next one will have.
+    pub(super) fn next_port(&self) -> PortNumber {
+        self.ports_made + 1
+    }
+
+    /// The poller knows of packets at a socket.
+    pub(super) fn has_some(&mut self, number: PortNumber) {
+        if let Some(port) = self.ports.iter_mut().find(|port| port.number == number) {
+            port.has_some = true;
+        }
+    }
+
+    /// The socket of an address that is not ours any more is closed, now or with the last link from there.
+    pub(super) fn end_port(&mut self, address: IpAddr) {
+        self.ports.iter_mut().filter(|p| p.address == address).for_each(|port| port.ends = true);
+        self.ports.retain(|port| !port.is_over());
+    }
+
+    /// One more link from an address, or one less.
+    fn count_link(&mut self, way: Option<Addresses>, more: bool) {
+        let Some(from) = way.map(|way| way.src()) else { return };
+        if let Some(port) = self.ports.iter_mut().find(|port| port.address == from) {
+            port.links = if more { port.links + 1 } else { port.links.saturating_sub(1) };
+        }
+        self.ports.retain(|port| !port.is_over());
     }
 
     /// The hardware address of the interface that has this address. A peer with a card sends there.
@@ -310,7 +371,8 @@ impl Device {
             return Err(CreateError::Full);
         };
         let link = Link { qpn, buffers, key };
-        let held = Held { link, mtu: 0, gathered: 0, messages: 0, messages_max: MESSAGES_MAX };
+        let held =
+            Held { link, mtu: 0, way: None, gathered: 0, messages: 0, messages_max: MESSAGES_MAX };
         self.links.insert(qpn, held);
         // It exists and is in the state before, and its queue is as long as this.
         let _ = self.roce.init(qpn);
@@ -333,6 +395,9 @@ impl Device {
     pub(super) fn connect(&mut self, qpn: Qpn, to: &RtrAttributes) -> Result<(), ModifyError> {
         if let Some(held) = self.links.get_mut(&qpn) {
             held.mtu = to.mtu.bytes().try_into().unwrap_or(0);
+            let before = held.way.replace(to.addresses);
+            self.count_link(Some(to.addresses), true);
+            self.count_link(before, false);
         }
         self.roce.ready_to_receive(qpn, to)
     }
@@ -354,6 +419,7 @@ impl Device {
         if let Some(held) = self.links.remove(&qpn) {
             let _ = self.roce.deregister(held.link.key);
             shelf.buffers.remove(held.link.buffers);
+            self.count_link(held.way, false);
         }
     }
 
@@ -527,11 +593,19 @@ impl Device {
     /// Takes in packets that have come. Whether there were any.
     pub(super) fn receive(&mut self, now: Time, shelf: &mut Shelf) -> bool {
         let mut any = false;
-        for port in &self.ports {
+        // Each of them costs a system call in each round. Of those that are silent the poller tells.
+        let with_links = self.ports.iter().filter(|port| port.links > 0).count();
+        let is_asked = |port: &&mut Port| {
+            let may_bring = with_links <= PORTS_FEW || port.has_moved(now);
+            port.has_some || port.links > 0 && may_bring
+        };
+        for port in self.ports.iter_mut().filter(is_asked) {
+            port.has_some = false;
             let mut taken = 0;
             for _ in 0..ROUNDS {
                 let Ok(_) = port.socket.receive(&mut self.received) else { break };
                 any = true;
+                port.moved_at = now;
                 self.came = self.came.into_iter().chain(self.received.first_stamp()).min();
                 #[cfg(test)]
                 if self.unplugged.contains(&port.address) {
@@ -588,18 +662,18 @@ impl Device {
             any = true;
             let leaves = |port: &&mut Port| port.out.bytes() >= LEAVE_BYTES && !port.full;
             for port in self.ports.iter_mut().filter(leaves) {
-                port.flush(now, &mut self.counts);
+                port.flush(now, &mut self.refused);
             }
         }
         for port in &mut self.ports {
-            port.flush(now, &mut self.counts);
+            port.flush(now, &mut self.refused);
         }
         any
     }
 
     fn transmit_one(&mut self, now: Time, shelf: &impl Memory) -> bool {
-        let counts = &mut self.counts;
-        let mut has_room = |port: &mut Port| !port.out.is_full() || port.flush(now, counts);
+        let refused = &mut self.refused;
+        let mut has_room = |port: &mut Port| !port.out.is_full() || port.flush(now, refused);
         let Some(first) = self.ports.iter_mut().position(&mut has_room) else { return false };
         let first = &mut self.ports[first];
         let sent = self.roce.transmit(now, shelf, first.out.room(), self.segments);
@@ -611,6 +685,7 @@ impl Device {
             return true;
         }
         if first.address == from {
+            first.moved_at = now;
             first.out.add_of_class(to, sent.len, sent.segment_len, sent.traffic_class);
             return true;
         }
@@ -618,21 +693,22 @@ impl Device {
         let packets = first.out.room()[..sent.len].to_vec();
         let port = self.ports.iter_mut().find(|port| port.address == from);
         if let Some(port) = port
-            && (!port.out.is_full() || port.flush(now, &mut self.counts))
+            && (!port.out.is_full() || port.flush(now, &mut self.refused))
         {
+            port.moved_at = now;
             port.out.room()[..sent.len].copy_from_slice(&packets);
             port.out.add_of_class(to, sent.len, sent.segment_len, sent.traffic_class);
         } else {
-            self.counts.refused += 1;
+            self.refused.total += 1;
         }
         true
     }
 
     /// Each socket of which is to be waited for something else than before, and whether that is room.
-    pub(super) fn rewatch(&mut self, mut f: impl FnMut(&Socket, bool)) {
+    pub(super) fn rewatch(&mut self, mut f: impl FnMut(&Socket, PortNumber, bool)) {
         for port in self.ports.iter_mut().filter(|port| port.full != port.watched) {
             port.watched = port.full;
-            f(&port.socket, port.full);
+            f(&port.socket, port.number, port.full);
         }
     }
 
@@ -728,13 +804,21 @@ fn copy_message(buffers: &[u8], at: u64, bytes: u32, to: &mut Vec<u8>) {
 }
 
 impl Port {
+    fn is_over(&self) -> bool {
+        self.ends && self.links == 0
+    }
+
+    fn has_moved(&self, now: Time) -> bool {
+        now.nanos().saturating_sub(self.moved_at.nanos()) < MOVED_NS
+    }
+
     fn is_stalled(&self, now: Time) -> bool {
         let since = self.full_since.unwrap_or(now);
         now.nanos().saturating_sub(since.nanos()) > STALLED_NS
     }
 
     /// Sends what waits; `false`: there is no room in the system for all of it.
-    fn flush(&mut self, now: Time, counts: &mut Counts) -> bool {
+    fn flush(&mut self, now: Time, refused: &mut Refused) -> bool {
         self.full = false;
         while !self.out.is_empty() {
             match self.socket.send(&mut self.out) {
@@ -746,7 +830,7 @@ impl Port {
                 }
                 Err(_) => {
                     // No route, too long for the path: as if it had been lost there.
-                    counts.refused += 1;
+                    refused.total += 1;
                     self.out.skip();
                 }
             }
@@ -777,291 +861,4 @@ pub(super) fn mtu_of(path_bytes: u32) -> Mtu {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use roce::Psn;
-
-    use super::super::port;
-    use super::*;
-
-    const HERE: Domain = ProtectionDomain(7);
-
-    /// A device with a link, at an address of its own.
-    fn end(address: IpAddr) -> Option<(Device, Shelf, Link)> {
-        let socket = match port::open(address, 1, true) {
-            Ok(mut sockets) => sockets.remove(0),
-            Err(failure) => {
-                println!("skipped: {failure}");
-                return None;
-            }
-        };
-        let (mut device, mut shelf) = (Device::new(0, 0, 64, [1, 2]), Shelf::default());
-        device.add_port(socket);
-        let link = device.open_link(&mut shelf, HERE, false).unwrap();
-        Some((device, shelf, link))
-    }
-
-    fn connect(device: &mut Device, link: &Link, addresses: Addresses, peer: Qpn) {
-        let to = RtrAttributes::new(addresses, peer, Psn::new(7), Mtu::B1024);
-        device.connect(link.qpn, &to).unwrap();
-        device.start(link.qpn, &RtsAttributes::new(Psn::new(7))).unwrap();
-    }
-
-    #[test]
-    fn long_messages_arrive_as_short_ones_do() {
-        let [here, there] = [1, 2].map(|host| IpAddr::from([127, 92, 0, host]));
-        let (Some((mut a, mut of_a, link_a)), Some((mut b, mut of_b, link_b))) =
-            (end(here), end(there))
-        else {
-            return;
-        };
-        let addresses = Addresses::new(here, there).unwrap();
-        connect(&mut a, &link_a, addresses, link_b.qpn);
-        connect(&mut b, &link_b, addresses.reversed(), link_a.qpn);
-        for len in [44usize, 64, 65, 1024, 8192] {
-            let message: Vec<u8> = (0..len).map(|i| i.to_le_bytes()[0] ^ 0x5a).collect();
-            a.send_long(link_a.qpn, Purpose::Llc, &message, &mut of_a).unwrap();
-            let (mut came, mut sent) = (None, false);
-            for at in 0..10_000u64 {
-                let now = Time::from_nanos(at * 1000);
-                a.transmit(now, &of_a);
-                b.receive(now, &mut of_b);
-                b.transmit(now, &of_b);
-                a.receive(now, &mut of_a);
-                sent |= a.poll(&of_a) == Some(Event::Sent(link_a.qpn, Purpose::Llc));
-                if b.poll(&of_b) == Some(Event::Came(link_b.qpn)) {
-                    came = Some(b.message().to_vec());
-                }
-                if sent && came.is_some() {
-                    break;
-                }
-            }
-            assert!(came.as_ref() == Some(&message) && sent, "{len} bytes");
-        }
-        let long = vec![0; 8193];
-        assert!(a.send_long(link_a.qpn, Purpose::Llc, &long, &mut of_a).is_err());
-        a.close_link(link_a.qpn, &mut of_a);
-        assert_eq!((of_a.buffers.len(), a.roce().regions()), (0, 0));
-    }
-
-    #[test]
-    fn messages_of_connections_leave_together_behind_what_they_tell_of() {
-        let [here, there] = [3, 4].map(|host| IpAddr::from([127, 92, 0, host]));
-        let (Some((mut a, mut of_a, link)), Some((mut b, mut of_b, of_peer))) =
-            (end(here), end(there))
-        else {
-            return;
-        };
-        let addresses = Addresses::new(here, there).unwrap();
-        connect(&mut a, &link, addresses, of_peer.qpn);
-        connect(&mut b, &of_peer, addresses.reversed(), link.qpn);
-        // The links' own buffers stand in for the streams and RMBs of connections.
-        let stream = a.register_stream(HERE, Place::Control(link.buffers).handle()).unwrap();
-        let rmb = Place::Control(of_peer.buffers).handle();
-        let rmb = b.register_rmb(HERE, rmb, (0, u64::from(LONG_AT))).unwrap();
-        let from = u64::from(RECEIVES) * u64::from(FIRST_BYTES);
-        let bytes: Vec<u8> = (0..3 * 1262u32).map(|i| (i / 3).to_le_bytes()[0]).collect();
-        let at = usize::try_from(from).unwrap();
-        of_a.buffers.get_mut(link.buffers).unwrap()[at..at + bytes.len()].copy_from_slice(&bytes);
-        for nth in 0..3u8 {
-            let at = from + u64::from(nth) * 1262;
-            a.write(link.qpn, (at, rmb.0), (stream, at, 1262)).unwrap();
-            a.send(link.qpn, Purpose::Cdc(nth.into()), &[nth; CDC_LEN]).unwrap();
-        }
-        assert!(a.has_queued() && a.has_room(link.qpn));
-        let mut room = vec![0; 1 << 16];
-        a.post_gathered();
-        let now = Time::from_nanos(1000);
-        let runs: Vec<_> = std::iter::from_fn(|| {
-            let run = a.roce.transmit(now, &of_a, &mut room, 64)?;
-            let arrival =
-                Arrival { addresses, src_port: PORT, marked: false, identification: None };
-            let packets = room[..run.len].chunks(run.segment_len);
-            b.roce.receive_burst(now, &mut of_b, &arrival, packets);
-            Some((run.segments, run.len))
-        })
-        .collect();
-        // Each WRITE is two that are equally long, with a header of their own.
-        assert_eq!(runs, [(6 + 1, 6 * (32 + 632) + 60), (2, 2 * 60)]);
-        let came = std::iter::from_fn(|| {
-            let event = b.poll(&of_b)?;
-            assert_eq!(event, Event::Came(of_peer.qpn));
-            Some(b.message().to_vec())
-        });
-        assert_eq!(came.collect::<Vec<_>>(), [0, 1, 2].map(|nth| vec![nth; CDC_LEN]));
-        assert!(of_b.buffers.get(of_peer.buffers).unwrap()[at..at + bytes.len()] == bytes);
-        assert_eq!(a.links[&link.qpn].messages, 3);
-        // What was gathered goes with its link.
-        a.send(link.qpn, Purpose::Cdc(3), &[3; CDC_LEN]).unwrap();
-        assert!(a.has_queued(), "nobody would send it");
-        a.close_link(link.qpn, &mut of_a);
-        assert!(a.gathered.is_empty());
-    }
-
-    #[test]
-    fn a_message_of_a_link_overtakes_none_of_its_connections() {
-        let [here, there] = [5, 6].map(|host| IpAddr::from([127, 92, 0, host]));
-        let (Some((mut a, _, link)), Some((mut b, mut of_b, of_peer))) = (end(here), end(there))
-        else {
-            return;
-        };
-        let addresses = Addresses::new(here, there).unwrap();
-        connect(&mut a, &link, addresses, of_peer.qpn);
-        connect(&mut b, &of_peer, addresses.reversed(), link.qpn);
-        a.send(link.qpn, Purpose::Cdc(1), &[1; CDC_LEN]).unwrap();
-        a.send(link.qpn, Purpose::Llc, &[2; CDC_LEN]).unwrap();
-        let shelf = Shelf::default();
-        let mut came = Vec::new();
-        for at in 0..10_000u64 {
-            let now = Time::from_nanos(at * 1000);
-            a.transmit(now, &shelf);
-            b.receive(now, &mut of_b);
-            while b.poll(&of_b).is_some() {
-                came.push(b.message()[0]);
-            }
-            if came.len() == 2 {
-                break;
-            }
-        }
-        assert_eq!(came, [1, 2]);
-    }
-
-    /// A link with nobody at its other end, and a stream to write from.
-    fn alone(host: u8) -> Option<(Device, Link, Key)> {
-        let [here, there] = [host, host + 1].map(|host| IpAddr::from([127, 92, 0, host]));
-        let (mut a, _, link) = end(here)?;
-        connect(&mut a, &link, Addresses::new(here, there).unwrap(), Qpn::new(77));
-        let stream = a.register_stream(HERE, Place::Control(link.buffers).handle()).unwrap();
-        Some((a, link, stream))
-    }
-
-    fn posted(a: &Device, link: &Link) -> u32 {
-        a.roce.qp(link.qpn).unwrap().sends
-    }
-
-    #[test]
-    fn what_is_gathered_has_its_place_in_the_queue() {
-        let Some((mut a, link, stream)) = alone(7) else { return };
-        a.widen(link.qpn);
-        let mut messages = 0;
-        while a.has_room(link.qpn) {
-            // As long as a plan can be: two WRITEs, each cut into as many as may be, and below what gathers no more.
-            for _ in 0..2 {
-                a.write(link.qpn, (0, 1), (stream, 0, CUT_MAX * 1024 - 3)).unwrap();
-            }
-            a.written = 0;
-            a.send(link.qpn, Purpose::Cdc(messages.into()), &[0; CDC_LEN]).unwrap();
-            messages += 1;
-        }
-        let writes = posted(&a, &link);
-        assert_eq!(writes, messages * 2 * CUT_MAX);
-        a.post_gathered();
-        assert_eq!(posted(&a, &link), writes + messages);
-        assert_eq!((a.links[&link.qpn].messages, a.links[&link.qpn].gathered), (messages, 0));
-    }
-
-    #[test]
-    fn what_is_gathered_for_a_queue_pair_that_has_failed_is_given_up() {
-        let Some((mut a, link, _)) = alone(9) else { return };
-        a.send(link.qpn, Purpose::Cdc(1), &[0; CDC_LEN]).unwrap();
-        a.fail(link.qpn, 1000);
-        a.post_gathered();
-        let held = &a.links[&link.qpn];
-        assert_eq!((held.messages, held.gathered, a.gathered.len()), (0, 0, 0));
-    }
-
-    #[test]
-    fn messages_do_not_wait_behind_much_that_is_written() {
-        let Some((mut a, link, stream)) = alone(11) else { return };
-        let long = u32::try_from(GATHER_BYTES).unwrap();
-        a.write(link.qpn, (0, 1), (stream, 0, 8)).unwrap();
-        a.send(link.qpn, Purpose::Cdc(1), &[0; CDC_LEN]).unwrap();
-        assert_eq!((posted(&a, &link), a.gathered.len()), (1, 1));
-        a.write(link.qpn, (0, 1), (stream, 0, long)).unwrap();
-        a.send(link.qpn, Purpose::Cdc(2), &[0; CDC_LEN]).unwrap();
-        assert_eq!((posted(&a, &link), a.gathered.len()), (4, 0));
-        a.send(link.qpn, Purpose::Cdc(3), &[0; CDC_LEN]).unwrap();
-        assert_eq!(a.gathered.len(), 1, "it gathers again");
-    }
-
-    #[test]
-    fn nothing_is_written_before_the_first_message_on_another_link() {
-        let Some((mut a, link, stream)) = alone(13) else { return };
-        let mut validation = [0; CDC_LEN];
-        validation[24] = ProducerFlags::FAILOVER_VALIDATION.0;
-        a.send(link.qpn, Purpose::Cdc(1), &validation).unwrap();
-        assert_eq!((posted(&a, &link), a.gathered.len()), (1, 0));
-        a.write(link.qpn, (0, 1), (stream, 0, 8)).unwrap();
-        a.send(link.qpn, Purpose::Cdc(2), &[0; CDC_LEN]).unwrap();
-        assert_eq!((posted(&a, &link), a.gathered.len()), (2, 1));
-    }
-
-    #[test]
-    fn writes_are_cut_into_equal_ones_and_long_ones_are_left() {
-        let lens = |len, mtu| cut(len, mtu).map(|(_, len)| len).collect::<Vec<_>>();
-        assert!(lens(0, 1024).is_empty());
-        assert_eq!(lens(1024, 1024), [1024]);
-        assert_eq!(lens(1025, 1024), [516, 509]);
-        assert_eq!(lens(4093, 1024), [1024, 1024, 1024, 1021]);
-        assert_eq!(lens(4097, 1024), [4097], "its packets are alike as they are");
-        assert_eq!(lens(5000, 0), [5000]);
-        for len in 1..4200 {
-            let (mut end, mut packets) = (0, Vec::new());
-            for (at, len) in cut(len, 1024) {
-                assert_eq!((at, len > 0), (end, true));
-                packets.push(len.next_multiple_of(4));
-                end += len;
-            }
-            assert!(end == len && packets.len() <= CUT_MAX as usize);
-            assert!(packets.len() == 1 || packets.iter().all(|packet| *packet <= 1024), "{len}");
-        }
-    }
-
-    #[test]
-    fn an_address_has_the_hardware_address_of_its_card() {
-        assert_eq!(mac_of([127, 0, 0, 1].into()), None);
-        // Which address of ours leads away from here; nothing is sent.
-        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-        let away = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
-        let away = away.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |at| at.ip());
-        let Some(card) = Interface::with_address(away).filter(|card| card.kind == ETHERNET) else {
-            return println!("skipped: no card leads away from here");
-        };
-        let said = std::fs::read_to_string(format!("/sys/class/net/{}/address", card.name));
-        let words = |Mac(mac): Mac| mac.map(|byte| format!("{byte:02x}")).join(":");
-        assert_eq!(mac_of(away).map(words).as_deref(), said.as_deref().map(str::trim).ok());
-    }
-
-    #[test]
-    fn a_card_that_takes_nothing_stops_others_for_a_moment_only() {
-        let [here, there] = [15, 16].map(|host| IpAddr::from([127, 92, 0, host]));
-        let (Some((mut a, ..)), Some((b, ..))) = (end(here), end(there)) else { return };
-        let at = |nanos| Time::from_nanos(nanos);
-        assert!(!a.is_stopped(at(0)));
-        let mut other = b.ports;
-        other[0].full = true;
-        other[0].full_since = Some(at(1));
-        a.ports.append(&mut other);
-        assert!(a.is_stopped(at(2)) && a.is_stopped(at(1 + STALLED_NS)));
-        assert!(!a.is_stopped(at(2 + STALLED_NS)));
-        let mut watched = Vec::new();
-        a.rewatch(|socket, full| watched.push((socket.address().ip(), full)));
-        a.rewatch(|_, _| unreachable!("nothing has changed"));
-        assert_eq!(watched, [(there, true)]);
-        // With nowhere else to go, what there is waits.
-        a.ports.remove(0);
-        assert!(a.is_stopped(at(2 + STALLED_NS)));
-        a.transmit(at(3 + STALLED_NS), &Shelf::default());
-        assert!(!a.is_stopped(at(3 + STALLED_NS)), "there was nothing to wait for");
-    }
-
-    #[test]
-    fn packets_fit_the_path() {
-        for (path, mtu) in
-            [(1500, Mtu::B1024), (9000, Mtu::B4096), (4175, Mtu::B2048), (500, Mtu::B256)]
-        {
-            assert_eq!(mtu_of(path), mtu, "{path}");
-        }
-    }
-}
+mod tests;

@@ -1,7 +1,6 @@
 //! The RDMA device of a vector: one of those that there are.
 
 use std::net::IpAddr;
-use std::os::fd::RawFd;
 
 use roce::{
     CreateError, Dcqcn, Handle, Key, ModifyError, Mtu, PostError, Qpn, RegionError, RtrAttributes,
@@ -12,7 +11,7 @@ use sys::call::Failure;
 use sys::event::Poller;
 use sys::udp::Socket;
 
-use super::device::{Device as Soft, Domain, Event, Purpose, mtu_of};
+use super::device::{Device as Soft, Domain, Event, Lease, PortNumber, Purpose, mtu_of};
 use super::guest::Relay;
 use super::ingress::Packet;
 use super::shelf::Shelf;
@@ -76,12 +75,31 @@ impl Device {
         each!(self, it => it.unplug(address));
     }
 
-    /// From now on packets come and go by this socket too. Its descriptor, to wait for; `None`: a card
-    /// needs none.
-    pub(super) fn add_port(&mut self, socket: Socket) -> Option<RawFd> {
+    /// From now on packets come and go by this socket too, whose number is [`Self::next_port`]. A card needs none.
+    pub(super) fn add_port(&mut self, socket: Socket, lease: Lease) {
+        if let Self::Soft(soft) = self {
+            soft.add_port(socket, lease);
+        }
+    }
+
+    pub(super) fn next_port(&self) -> PortNumber {
         match self {
-            Self::Soft(soft) => Some(soft.add_port(socket)),
-            Self::Verbs(_) => None,
+            Self::Soft(soft) => soft.next_port(),
+            Self::Verbs(_) => 0,
+        }
+    }
+
+    /// The poller knows of packets at a socket.
+    pub(super) fn has_some(&mut self, number: PortNumber) {
+        if let Self::Soft(soft) = self {
+            soft.has_some(number);
+        }
+    }
+
+    /// The socket of an address that is not ours any more is closed, now or with the last link from there.
+    pub(super) fn end_port(&mut self, address: IpAddr) {
+        if let Self::Soft(soft) = self {
+            soft.end_port(address);
         }
     }
 
@@ -314,7 +332,7 @@ impl Device {
     }
 
     /// Each socket of which is to be waited for something else than before, and whether that is room.
-    pub(super) fn rewatch(&mut self, f: impl FnMut(&Socket, bool)) {
+    pub(super) fn rewatch(&mut self, f: impl FnMut(&Socket, PortNumber, bool)) {
         if let Self::Soft(soft) = self {
             soft.rewatch(f);
         }
@@ -383,7 +401,7 @@ impl Device {
         let dropped = roce::Reason::ALL.iter().map(|why| (why, counters.dropped(*why)));
         let dropped = dropped.filter(|(_, n)| *n > 0);
         stat.dropped = dropped.map(|(why, n)| (why.key().to_owned(), n)).collect();
-        stat.packets_refused = soft.counts.refused;
+        stat.packets_refused = soft.refused.total;
         stat.marks_rx = counters.marks_in;
         stat.cnp_tx = counters.cnp_out;
         stat.cnp_rx = counters.cnp_in + counters.dropped(roce::Reason::Notification);

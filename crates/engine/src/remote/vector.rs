@@ -26,7 +26,7 @@ use sys::{call, stamp};
 use super::Learned;
 use super::berths::Berth;
 use super::config::Config;
-use super::device::{Event, Purpose};
+use super::device::{Event, Lease, PortNumber, Purpose};
 use super::devices::Device;
 use super::exchange::{Courting, Exchange, ExchangeId};
 use super::group::Groups;
@@ -101,7 +101,9 @@ pub(super) struct Arrival {
 #[derive(Debug)]
 pub(super) enum Order {
     /// Speak RoCEv2 by this socket too.
-    Port(Socket),
+    Port(Socket, Lease),
+    /// This address is not ours any more.
+    EndPort(IpAddr),
     /// Take fragments in that come there.
     Tap(Tap),
     /// A packet of ours that has come in fragments.
@@ -142,7 +144,7 @@ impl std::fmt::Debug for Act {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Watched {
     Inbox,
-    Port,
+    Port(PortNumber),
     /// Fragments.
     Tap,
     /// What a guest rings by.
@@ -159,7 +161,7 @@ impl Watched {
     fn token(self) -> u64 {
         let (kind, number) = match self {
             Self::Inbox => (0, 0),
-            Self::Port => (1, 0),
+            Self::Port(number) => (1, number),
             Self::Relay(id) => (2, id.number()),
             Self::Exchange(id) => (3, id.number()),
             Self::Tcp(id) => (4, id.number()),
@@ -172,7 +174,7 @@ impl Watched {
         let number = token & ((1 << KIND_AT) - 1);
         match token >> KIND_AT {
             0 => Self::Inbox,
-            1 => Self::Port,
+            1 => Self::Port(number),
             2 => Self::Relay(Id::from_number(number)),
             3 => Self::Exchange(Id::from_number(number)),
             4 => Self::Tcp(Id::from_number(number)),
@@ -273,7 +275,7 @@ impl Vector {
             Some(card) => Device::verbs(card, parts.number)?,
             None => Device::soft(vector, parts.vector_bits, segments, parts.secret),
         };
-        device.watch(&poller, Watched::Port.token())?;
+        device.watch(&poller, Watched::Port(0).token())?;
         Ok(Self {
             config: parts.config,
             system: parts.system,
@@ -555,9 +557,9 @@ impl Vector {
     fn watch_ports(&mut self) {
         let poller = &self.poller;
         self.device.unwatch_gone(poller);
-        self.device.rewatch(|socket, full| {
+        self.device.rewatch(|socket, number, full| {
             let interest = Interest { write: full, ..Interest::READ };
-            let _ = poller.change(socket, interest, Watched::Port.token());
+            let _ = poller.change(socket, interest, Watched::Port(number).token());
         });
     }
 
@@ -579,8 +581,14 @@ impl Vector {
             matches!(Watched::of(event.token), Watched::Inbox | Watched::Exchange(_))
         });
         first.iter().for_each(|event| self.handle(event, now));
-        let is_port = |event: &event::Event| Watched::of(event.token) == Watched::Port;
-        let busy = others.iter().any(is_port) && self.take_in(now);
+        let mut is_port = false;
+        for event in &others {
+            if let Watched::Port(number) = Watched::of(event.token) {
+                is_port = true;
+                self.device.has_some(number);
+            }
+        }
+        let busy = is_port && self.take_in(now);
         if !self.unsent.is_empty() {
             self.send_off(now);
         }
@@ -591,7 +599,7 @@ impl Vector {
     fn handle(&mut self, event: &event::Event, now: u64) {
         match Watched::of(event.token) {
             Watched::Inbox => self.take_orders(now),
-            Watched::Port => {}
+            Watched::Port(_) => {}
             Watched::Tap => {
                 for packet in self.ingress.receive(self.stat.vector, now) {
                     self.device.take(time(now), &mut self.shelf, &packet);
@@ -619,17 +627,19 @@ impl Vector {
     fn take_orders(&mut self, now: u64) {
         for order in self.inbox.take() {
             match order {
-                Order::Port(socket) => {
-                    // A socket that cannot be waited for would be looked at only while there is work.
-                    let added = self.poller.add(&socket, Interest::READ, Watched::Port.token());
+                Order::Port(socket, lease) => {
+                    // A socket that cannot be waited for would be looked at only while there are links.
+                    let watched = Watched::Port(self.device.next_port());
+                    let added = self.poller.add(&socket, Interest::READ, watched.token());
                     if added.is_ok() {
                         if self.config.stamps {
                             // Without, times are less exact.
                             let _ = socket.stamp();
                         }
-                        self.device.add_port(socket);
+                        self.device.add_port(socket, lease);
                     }
                 }
+                Order::EndPort(address) => self.device.end_port(address),
                 Order::Tap(tap) => {
                     if self.poller.add(&tap, Interest::READ, Watched::Tap.token()).is_ok() {
                         self.ingress.add(tap);
