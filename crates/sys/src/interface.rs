@@ -48,6 +48,28 @@ pub fn is_own(address: IpAddr) -> Option<bool> {
     type_of(&way(None, v6)?).map(|found| found == libc::RTN_LOCAL)
 }
 
+/// Whether packets go to `remote` with nothing between that could be narrower than our interface: by no router. `None`: the
+/// kernel does not say.
+#[must_use]
+pub fn is_on_link(local: IpAddr, remote: IpAddr) -> Option<bool> {
+    let v6 = |address| match address {
+        IpAddr::V4(v4) => Ipv4Addr::to_ipv6_mapped(&v4),
+        IpAddr::V6(v6) => v6,
+    };
+    goes_directly(&way(Some(v6(local)), v6(remote))?)
+}
+
+/// Whether the way that an answer of the kernel names leads by no router.
+fn goes_directly(answer: &[u8]) -> Option<bool> {
+    let leads = matches!(type_of(answer)?, libc::RTN_UNICAST | libc::RTN_LOCAL);
+    // Its own family's, and one of the other family.
+    let by_router =
+        [libc::RTA_GATEWAY, RTA_VIA].iter().any(|kind| value_of(answer, *kind).is_some());
+    leads.then_some(!by_router)
+}
+
+const RTA_VIA: u16 = 18;
+
 /// The number of the interface by which the kernel would send such packets.
 fn way_out(local: Ipv6Addr, remote: Ipv6Addr) -> Option<i32> {
     out_of(&way(Some(local), remote)?)
@@ -108,6 +130,11 @@ fn type_of(answer: &[u8]) -> Option<u8> {
 
 /// The interface that an answer of the kernel names.
 fn out_of(answer: &[u8]) -> Option<i32> {
+    Some(i32::from_ne_bytes(*value_of(answer, libc::RTA_OIF)?.first_chunk()?))
+}
+
+/// What an answer of the kernel says by an attribute of this kind, and what follows that.
+fn value_of(answer: &[u8], wanted: u16) -> Option<&[u8]> {
     let short = |at: usize| Some(u16::from_ne_bytes(*answer.get(at..)?.first_chunk()?));
     if short(4)? != libc::RTM_NEWROUTE {
         return None;
@@ -115,8 +142,8 @@ fn out_of(answer: &[u8]) -> Option<i32> {
     let mut at = ROUTE_AT;
     loop {
         let (len, kind) = (usize::from(short(at)?), short(at + 2)?);
-        if kind == libc::RTA_OIF {
-            return Some(i32::from_ne_bytes(*answer.get(at + 4..)?.first_chunk()?));
+        if kind == wanted {
+            return answer.get(at + 4..);
         }
         if len < 4 {
             return None;
@@ -392,6 +419,26 @@ mod tests {
         let index = i32::try_from(Interface::find("lo").unwrap().unwrap().index).unwrap();
         assert_eq!(way_out(lo, lo), Some(index));
         assert_eq!(way_out(Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST), Some(index));
+    }
+
+    #[test]
+    fn what_goes_by_a_router_is_told_from_what_does_not() {
+        for own in ["127.0.0.1", "127.0.0.2", "::1"] {
+            let own: IpAddr = own.parse().unwrap();
+            assert_eq!(is_on_link(own, own), Some(true), "{own}");
+        }
+        let mut answer = [0; 64];
+        answer[4..6].copy_from_slice(&libc::RTM_NEWROUTE.to_ne_bytes());
+        assert_eq!(goes_directly(&answer), None, "it leads nowhere");
+        answer[ROUTE_AT - 5] = libc::RTN_UNICAST;
+        assert_eq!(goes_directly(&answer), Some(true));
+        for kind in [libc::RTA_GATEWAY, RTA_VIA] {
+            answer[ROUTE_AT..ROUTE_AT + 2].copy_from_slice(&8u16.to_ne_bytes());
+            answer[ROUTE_AT + 2..ROUTE_AT + 4].copy_from_slice(&libc::RTA_OIF.to_ne_bytes());
+            answer[ROUTE_AT + 8..ROUTE_AT + 10].copy_from_slice(&8u16.to_ne_bytes());
+            answer[ROUTE_AT + 10..ROUTE_AT + 12].copy_from_slice(&kind.to_ne_bytes());
+            assert_eq!(goes_directly(&answer), Some(false), "{kind}");
+        }
     }
 
     #[test]

@@ -497,6 +497,20 @@ impl Outgoing {
         self.add(to, datagram.len(), datagram.len());
     }
 
+    /// The first that was not sent: where it is to go, and how long a datagram of it is.
+    #[must_use]
+    pub fn first(&self) -> Option<(SocketAddr, usize)> {
+        let first = self.list.get(self.gone)?;
+        let whole = first.end - self.start(self.gone);
+        let len = if first.segment_bytes > 0 { first.segment_bytes.into() } else { whole };
+        Some((first.to, len))
+    }
+
+    /// Where a message begins in the bytes of all.
+    fn start(&self, at: usize) -> usize {
+        at.checked_sub(1).map_or(0, |before| self.list[before].end)
+    }
+
     /// Takes the first that was not sent out of the batch: it cannot go.
     pub fn skip(&mut self) {
         self.gone += 1;
@@ -525,7 +539,7 @@ impl Outgoing {
         let (mut iovs, mut messages) = ([empty; N], [empty_message(); N]);
         let mut names = [Name::from(SocketAddr::from(([0, 0, 0, 0], 0))); N];
         let mut controls = [Control::EMPTY; N];
-        let mut start = self.gone.checked_sub(1).map_or(0, |before| self.list[before].end);
+        let mut start = self.start(self.gone);
         let heads = iovs.iter_mut().zip(&mut messages).zip(names.iter_mut().zip(&mut controls));
         for (((iov, message), (name, control)), leaving) in heads.zip(&self.list[self.gone..]) {
             let payload = &self.bytes[start..leaving.end];

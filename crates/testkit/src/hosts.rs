@@ -219,6 +219,33 @@ impl Hosts {
         Ok(hosts)
     }
 
+    /// Two hosts with a router between them. `mtu`: of the cables; `path`: the longest packets that the router passes on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`].
+    pub fn with_router(mtu: u32, path: u32) -> anyhow::Result<Self> {
+        let hosts = Self::unconnected(true)?;
+        let middle = hosts.middle.as_deref().context("no middle")?;
+        let all = [(&hosts.server, TO_SERVER, 254), (&hosts.client, TO_CLIENT, 253)];
+        for (host, end, last) in all {
+            let (name, gateway) = (&host.namespace, Ipv4Addr::new(198, 18, 77, last));
+            ip(&format!("-n {name} link add {DEVICE} type veth peer name {end} netns {middle}"))?;
+            for (name, device) in [(name.as_str(), DEVICE), (middle, end)] {
+                ip(&format!("-n {name} link set {device} mtu {mtu} up"))?;
+            }
+            ip(&format!("-n {name} addr add {}/32 dev {DEVICE}", host.address))?;
+            ip(&format!("-n {middle} addr add {gateway}/32 dev {end}"))?;
+            ip(&format!("-n {name} route add {gateway}/32 dev {DEVICE}"))?;
+            ip(&format!("-n {name} route add default via {gateway} src {}", host.address))?;
+            ip(&format!("-n {middle} route add {}/32 dev {end} mtu lock {path}", host.address))?;
+        }
+        let forward = ["netns", "exec", middle, "sysctl", "-qw", "net.ipv4.ip_forward=1"];
+        let done = Command::new("ip").args(forward).output().context("cannot run ip(8)")?;
+        ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr).trim());
+        Ok(hosts)
+    }
+
     /// The network namespace in the middle of the cable, if it was cut.
     #[must_use]
     pub fn middle(&self) -> Option<&str> {

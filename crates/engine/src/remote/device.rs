@@ -23,6 +23,7 @@ use super::port::PORT;
 use super::shelf::{Buffers, Place, Shelf};
 use super::slab::{Id, Numbers};
 
+const EMSGSIZE: i32 = 90;
 /// ARPHRD_ETHER.
 const ETHERNET: u16 = 1;
 /// What one link group may use, and nobody else: its links, and what peers may write to by them.
@@ -168,6 +169,8 @@ pub(super) type Lease = Arc<()>;
 pub(super) struct Refused {
     /// Packets, or runs of them: lost, as on a wire.
     pub(super) total: u64,
+    /// From where to where packets were too long, and how long.
+    too_long: Vec<(Addresses, usize)>,
 }
 
 /// See the module.
@@ -668,7 +671,20 @@ impl Device {
         for port in &mut self.ports {
             port.flush(now, &mut self.refused);
         }
+        self.give_up_too_long(now);
         any
+    }
+
+    /// Links whose packets have become too long for their path are lost: what is sent again would be as long.
+    fn give_up_too_long(&mut self, now: Time) {
+        for (way, bytes) in std::mem::take(&mut self.refused.too_long) {
+            let concerns = |held: &Held| held.way == Some(way) && held.packet_max() >= bytes;
+            let links = self.links.iter().filter(|(_, held)| concerns(held));
+            let links: Vec<Qpn> = links.map(|(qpn, _)| *qpn).collect();
+            for qpn in links {
+                let _ = self.roce.fail(now, qpn);
+            }
+        }
     }
 
     fn transmit_one(&mut self, now: Time, shelf: &impl Memory) -> bool {
@@ -803,6 +819,13 @@ fn copy_message(buffers: &[u8], at: u64, bytes: u32, to: &mut Vec<u8>) {
     to.extend_from_slice(buffers.get(spill..spill + rest).unwrap_or_default());
 }
 
+impl Held {
+    /// Bytes of its longest packet: a payload between BTH and RETH and the ICRC.
+    fn packet_max(&self) -> usize {
+        self.mtu as usize + 12 + 16 + 4
+    }
+}
+
 impl Port {
     fn is_over(&self) -> bool {
         self.ends && self.links == 0
@@ -828,9 +851,16 @@ impl Port {
                     self.full_since.get_or_insert(now);
                     return false;
                 }
-                Err(_) => {
+                Err(errno) => {
                     // No route, too long for the path: as if it had been lost there.
                     refused.total += 1;
+                    if errno == EMSGSIZE
+                        && let Some((to, bytes)) = self.out.first()
+                        && let Some(way) = Addresses::new(self.address, to.ip())
+                        && !refused.too_long.contains(&(way, bytes))
+                    {
+                        refused.too_long.push((way, bytes));
+                    }
                     self.out.skip();
                 }
             }

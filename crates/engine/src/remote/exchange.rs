@@ -12,9 +12,9 @@ use smc::cdc::{Cdc, ProducerFlags};
 use smc::clc::Diagnosis;
 use smc::group::{BufferId, LinkBuffer, LinkSlot};
 use smc::handshake::{Client, FallBack, Identity, LocalEnd, PeerEnd, Proposed, Server, Step};
-use smc::{Gid, Limits, RKey, SizeClass, Time, Token};
-use sys::call;
+use smc::{Gid, Limits, Mtu, RKey, SizeClass, Time, Token};
 use sys::event::Interest;
+use sys::{call, interface};
 
 use super::group::{GroupId, Peer, gid_of};
 use super::guest::{Program, Role};
@@ -34,7 +34,7 @@ const EARLY_MAX: usize = 16;
 /// Levels and names of socket options: the longest packet of a connection's path.
 const IP_MTU: (i32, i32) = (0, 14);
 const IPV6_MTU: (i32, i32) = (41, 24);
-/// What any path is taken to carry if the kernel does not say.
+/// What any path is taken to carry if the kernel does not say, or a router is on it.
 const PATH_BYTES: u32 = 1500;
 
 /// Names an exchange.
@@ -604,14 +604,17 @@ impl Vector {
         let Some(exchange) = self.exchanges.get(id) else { return };
         let Some(proposed) = exchange.proposed else { return };
         let between = (exchange.local, exchange.remote);
-        let ends = (self.address_for(exchange.local), exchange.remote, path_bytes(&exchange.wire));
-        if let Some(group) = self.groups.serving(&proposed, between) {
+        let path = path_bytes(&exchange.wire);
+        let mtu = Mtu::new(self.device.mtu(path).code());
+        let ends = (self.address_for(exchange.local), exchange.remote);
+        if let Some(group) = self.groups.serving(&proposed, between, mtu) {
             self.join(id, group, None, now);
         } else if let Some(group) = self.groups.pending(&proposed, between) {
             if let Some(group) = self.groups.get_mut(group) {
                 group.waiting.push(id);
             }
         } else {
+            let ends = (ends.0, ends.1, sure_bytes(path, between));
             let made = self.new_group(id, Peer::Client(&proposed), ends, now);
             self.join_new(id, made, now);
         }
@@ -620,14 +623,17 @@ impl Vector {
     /// Client: the server has accepted.
     fn prepare(&mut self, id: ExchangeId, peer: Box<PeerEnd>, now: u64) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
-        let ends = (exchange.local, exchange.remote, path_bytes(&exchange.wire));
+        let (ends, path) = ((exchange.local, exchange.remote), path_bytes(&exchange.wire));
         exchange.peer = Some(peer.clone());
         if peer.terms.is_some() {
-            let ends = (self.address_for(ends.0), ends.1, ends.2);
+            let ends = (self.address_for(ends.0), ends.1, sure_bytes(path, ends));
             let made = self.new_group(id, Peer::Server(&peer), ends, now);
             return self.join_new(id, made, now);
         }
+        let mtu = Mtu::new(self.device.mtu(path).code());
         match self.groups.named(&peer, ends.1) {
+            // The server does not know that its packets, or ours, have become too long for the path.
+            Ok((group, _)) if !self.groups.fits(group, mtu) => self.refuse(id, Diagnosis::NoRoute),
             Ok((group, slot)) => self.join(id, group, Some(slot), now),
             Err(why) => self.refuse(id, why),
         }
@@ -1011,7 +1017,14 @@ pub(super) fn close_at_once(tcp: &impl AsRawFd) {
     let _ = call::setsockopt(tcp.as_raw_fd(), SOL_SOCKET, SO_LINGER, [0i32, 0]);
 }
 
-/// The longest packet that the path of a connection takes, bytes.
+/// The longest packet that a link may have on such a path: its packets keep their size, and what a router on the way does not
+/// take would be found out by packets that are lost.
+fn sure_bytes(path_bytes: u32, (local, remote): (IpAddr, IpAddr)) -> u32 {
+    let is_sure = path_bytes <= PATH_BYTES || interface::is_on_link(local, remote) == Some(true);
+    if is_sure { path_bytes } else { PATH_BYTES }
+}
+
+/// The longest packet that the path of a connection takes, bytes, as far as this host knows.
 fn path_bytes(tcp: &impl AsRawFd) -> u32 {
     let asked = [IP_MTU, IPV6_MTU]
         .into_iter()

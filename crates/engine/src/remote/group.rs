@@ -130,9 +130,15 @@ impl Groups {
 
     /// The group that a client's connection may join, `ends` being our address and its. What a client says of itself
     /// another one can say as well, and would share the fate of its group; and a client takes a server at another address
-    /// for another one.
-    pub(super) fn serving(&self, client: &Proposed, ends: (IpAddr, IpAddr)) -> Option<GroupId> {
-        let joins = |group: &Group| group.is_between(ends) && group.core.serves(client);
+    /// for another one. Nor does it join one whose packets are longer than the path takes by now (`mtu`).
+    pub(super) fn serving(
+        &self,
+        client: &Proposed,
+        ends: (IpAddr, IpAddr),
+        mtu: Mtu,
+    ) -> Option<GroupId> {
+        let joins =
+            |group: &Group| group.is_between(ends) && group.fits(mtu) && group.core.serves(client);
         self.all.iter().find(|(_, group)| joins(group)).map(|(id, _)| id)
     }
 
@@ -160,6 +166,11 @@ impl Groups {
         found.ok_or_else(|| if knows() { Diagnosis::NoServerLink } else { Diagnosis::OutOfSync })
     }
 
+    /// Whether packets of a group are not longer than these.
+    pub(super) fn fits(&self, id: GroupId, mtu: Mtu) -> bool {
+        self.all.get(id).is_some_and(|group| group.fits(mtu))
+    }
+
     /// Whether a host may have one more, of `most` that do not end: an address, and a network of IPv6.
     fn has_room_for(&self, remote: IpAddr, most: usize) -> bool {
         let there = self.all.iter().filter(|(_, group)| group.forget_at.is_none());
@@ -182,6 +193,12 @@ impl Groups {
 impl Group {
     fn is_between(&self, (local, remote): (IpAddr, IpAddr)) -> bool {
         self.local == local && self.remote == remote
+    }
+
+    /// Whether packets of its links are not longer than these.
+    fn fits(&self, mtu: Mtu) -> bool {
+        let of = |link: &Link| link.peer.map_or(link.end.mtu, |peer| peer.mtu.min(link.end.mtu));
+        self.links.iter().flatten().all(|link| of(link) <= mtu)
     }
 
     /// What the peer may reach.

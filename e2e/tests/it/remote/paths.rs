@@ -1,7 +1,8 @@
-//! The way that packets take: programs that have chosen one.
+//! The way that packets take: programs that have chosen one, ways that are narrower than they look, and such that become so.
 
 use testkit::hosts::DEVICE;
 
+use super::going::Going;
 use super::*;
 use crate::reasons::assert_counted;
 use local::Reason;
@@ -38,4 +39,75 @@ fn who_has_chosen_an_interface_stays_on_tcp() {
         let got = talk.client(&pair, &python, &["talk"], true);
         assert!(got.ok(), "{got:?}");
     });
+}
+
+/// Both cards take long packets, and a router between them does not.
+#[test]
+fn a_path_that_is_narrower_than_both_cards() {
+    let Some(python) = python() else { return };
+    let Some(pair) = Pair::with(Hosts::with_router(9000, 1500), &ALL_BY_SMC) else { return };
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    pair.must_carry([300_000; 2], || {
+        let got = talk.client(&pair, &python, &["echo", "300000"], true);
+        assert!(got.ok(), "{got:?}\n{:#}", pair.status(Side::Client));
+    });
+    assert_eq!(pair.sum(Side::Client, "links_lost"), 0, "{:#}", pair.status(Side::Client));
+    // Where nothing is between them the packets are as long as the cards take.
+    let hosts = Hosts::new().inspect(|hosts| {
+        for host in [&hosts.server, &hosts.client] {
+            host.set_mtu(9000).unwrap();
+        }
+    });
+    let Some(pair) = Pair::with(hosts, &ALL_BY_SMC) else { return };
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    pair.must_carry([1; 2], || {
+        let got = talk.client(&pair, &python, &["echo", "1"], true);
+        assert!(got.ok(), "{got:?}");
+    });
+    assert_eq!(mtus(&pair, Side::Client), [4096], "{:#}", pair.status(Side::Client));
+}
+
+/// The largest payload of each link of a host.
+fn mtus(pair: &Pair, side: Side) -> Vec<u64> {
+    let status = pair.status(side);
+    let vectors = status["vectors"].as_array().unwrap();
+    let groups = vectors.iter().flat_map(|vector| vector["groups"].as_array().unwrap());
+    let links = groups.flat_map(|group| group["links"].as_array().unwrap());
+    links.map(|link| link["mtu"].as_u64().unwrap()).collect()
+}
+
+/// The cards take shorter packets from now on. What was set up before may be lost, nothing that comes behind is.
+#[test]
+fn a_path_that_becomes_narrower() {
+    let Some(python) = python() else { return };
+    let hosts = Hosts::new();
+    let narrow = |hosts: &Hosts, bytes| {
+        for host in [&hosts.server, &hosts.client] {
+            host.set_mtu(bytes).unwrap();
+        }
+    };
+    let hosts = hosts.inspect(|hosts| narrow(hosts, 9000));
+    let Some(pair) = Pair::with(hosts, &ALL_BY_SMC) else { return };
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    // One that keeps the old group, in which long packets do not arrive any more.
+    let going = Going::start(&pair, &talk, &python, &["8"]);
+    assert_eq!(mtus(&pair, Side::Client), [4096], "{:#}", pair.status(Side::Client));
+    narrow(&pair.hosts, 1500);
+    let echo = || {
+        let got = talk.client(&pair, &python, &["echo", "300000"], true);
+        assert!(got.ok(), "{got:?}\n{:#}", pair.status(Side::Client));
+    };
+    pair.must_carry([300_000; 2], echo);
+    assert_eq!(pair.sum(Side::Client, "links_lost"), 0, "{:#}", pair.status(Side::Client));
+    going.end(&pair);
+    // One whose packets are too long already is reset, and takes nobody along.
+    narrow(&pair.hosts, 9000);
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    let going = Going::start(&pair, &talk, &python, &["200000"]);
+    narrow(&pair.hosts, 1500);
+    assert_eq!(going.ended(), ["ended ConnectionResetError"]);
+    pair.must_carry([300_000; 2], echo);
+    let of_both = |name| pair.sum(Side::Client, name) + pair.sum(Side::Server, name);
+    let [refused, lost] = ["packets_refused", "links_lost"].map(of_both);
+    assert!(refused > 0 && lost > 0, "{:#}", pair.status(Side::Server));
 }

@@ -65,6 +65,33 @@ fn long_messages_arrive_as_short_ones_do() {
     assert_eq!((of_a.buffers.len(), a.roce().regions()), (0, 0));
 }
 
+/// What is sent again is as long, and would be refused until the link's patience ends.
+#[test]
+fn links_whose_packets_are_too_long_for_their_path_are_lost_at_once() {
+    let [here, there, other] = [21, 22, 23].map(|host| IpAddr::from([127, 92, 0, host]));
+    let Some((mut a, mut of_a, long)) = end(here) else { return };
+    let [short, elsewhere] = [(); 2].map(|()| a.open_link(&mut of_a, HERE, false).unwrap());
+    let to = |peer| Addresses::new(here, peer).unwrap();
+    for (link, way, mtu) in [
+        (long, to(there), Mtu::B4096),
+        (short, to(there), Mtu::B1024),
+        (elsewhere, to(other), Mtu::B4096),
+    ] {
+        let to = RtrAttributes::new(way, Qpn::new(77), Psn::new(7), mtu);
+        a.connect(link.qpn, &to).unwrap();
+        a.start(link.qpn, &RtsAttributes::new(Psn::new(7))).unwrap();
+    }
+    // As `EMSGSIZE` has it.
+    a.refused.too_long.push((to(there), 1500));
+    a.transmit(Time::from_nanos(1), &of_a);
+    let mut failed = Vec::new();
+    while let Some(Event::Failed(qpn, _)) = a.poll(&of_a) {
+        failed.push(qpn);
+    }
+    failed.dedup();
+    assert_eq!(failed, [long.qpn]);
+}
+
 /// Each address that a host has ever had a connection from would cost a system call in each round.
 #[test]
 fn sockets_without_links_are_asked_when_the_poller_knows_of_packets() {
