@@ -55,7 +55,7 @@ mod verbs;
 pub mod why;
 mod wire;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -553,15 +553,21 @@ impl Shared {
         let there = places.ports.iter().filter(|(_, lease)| is_there(lease.as_ref()));
         let mut addresses: Vec<String> = there.map(|(address, _)| address.to_string()).collect();
         addresses.sort();
+        let vectors: Vec<_> =
+            self.vectors.iter().map(|handle| held(&handle.told).clone()).collect();
+        let apart: BTreeSet<_> = vectors.iter().flat_map(|vector| &vector.apart).collect();
+        let apart = apart.first().map(|address| {
+            format!("the system does not send several packets as one from {address} (IPsec, or a card without checksums)")
+        });
         Stat {
             pid: call::getpid(),
             addresses,
-            problem: places.problem.clone(),
+            problem: places.problem.clone().or(apart),
             no_memory_total: places.no_memory[0],
             no_memory_reset_total: places.no_memory[1],
             spared: self.spared(),
             met: self.meeting.iter().flat_map(Meeting::hosts).map(|ip| ip.to_string()).collect(),
-            vectors: self.vectors.iter().map(|handle| held(&handle.told).clone()).collect(),
+            vectors,
             users,
         }
     }

@@ -511,6 +511,31 @@ impl Outgoing {
         at.checked_sub(1).map_or(0, |before| self.list[before].end)
     }
 
+    /// Has what was not sent yet leave datagram by datagram, for a system that does not take several as one. Whether there
+    /// were such; `all`: else only the first message is looked at.
+    pub fn take_apart(&mut self, all: bool) -> bool {
+        let mut at = self.gone;
+        let until = if all { self.list.len() } else { (at + 1).min(self.list.len()) };
+        let behind = self.list.len() - until;
+        let mut any = false;
+        while at + behind < self.list.len() {
+            let whole = self.list[at];
+            if whole.segment_bytes > 0 {
+                any = true;
+                let (start, step) = (self.start(at), usize::from(whole.segment_bytes));
+                let ends = (start + step..whole.end).step_by(step).chain([whole.end]);
+                let each: Vec<_> =
+                    ends.map(|end| Leaving { end, segment_bytes: 0, ..whole }).collect();
+                let count = each.len();
+                self.list.splice(at..=at, each);
+                at += count;
+            } else {
+                at += 1;
+            }
+        }
+        any
+    }
+
     /// Takes the first that was not sent out of the batch: it cannot go.
     pub fn skip(&mut self) {
         self.gone += 1;
@@ -654,6 +679,41 @@ mod tests {
         assert_eq!(from.send(&mut batch), Ok(1));
         assert!(batch.is_empty());
         assert_eq!(all(&to).len(), 1);
+    }
+
+    #[test]
+    fn what_the_system_does_not_take_together_may_go_apart() {
+        let (from, to) = (bind("127.0.0.1"), bind("127.0.0.1"));
+        for all in [false, true] {
+            let mut batch = Outgoing::new(1 << 20);
+            let mut sent = Vec::new();
+            batch.push(to.address(), b"first");
+            sent.push(b"first".to_vec());
+            // Segments, by a socket that has none.
+            for (nth, len) in [(1, 250), (2, 200)] {
+                batch.room()[..len].fill(nth);
+                batch.add(to.address(), len, 100);
+                sent.extend(vec![nth; len].chunks(100).map(<[u8]>::to_vec));
+            }
+            assert_eq!(batch.first(), Some((to.address(), 5)));
+            assert!(all || !batch.take_apart(false), "it is one");
+            assert_eq!(from.send(&mut batch), Ok(1));
+            assert_eq!(batch.first(), Some((to.address(), 100)));
+            assert_eq!(from.send(&mut batch), Err(libc::EINVAL));
+            assert!(batch.take_apart(all));
+            assert_eq!(from.send(&mut batch), Ok(if all { 5 } else { 3 }));
+            if !all {
+                assert_eq!(from.send(&mut batch), Err(libc::EINVAL));
+                assert!(batch.take_apart(all));
+                assert_eq!(from.send(&mut batch), Ok(2));
+            }
+            assert!(batch.is_empty() && !batch.take_apart(true));
+            assert_eq!(all_of(&to), sent);
+        }
+    }
+
+    fn all_of(socket: &Socket) -> Vec<Vec<u8>> {
+        all(socket).into_iter().map(|(_, bytes)| bytes).collect()
     }
 
     #[test]

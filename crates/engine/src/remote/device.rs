@@ -23,6 +23,8 @@ use super::port::PORT;
 use super::shelf::{Buffers, Place, Shelf};
 use super::slab::{Id, Numbers};
 
+const EIO: i32 = 5;
+const EINVAL: i32 = 22;
 const EMSGSIZE: i32 = 90;
 /// ARPHRD_ETHER.
 const ETHERNET: u16 = 1;
@@ -155,6 +157,8 @@ struct Port {
     moved_at: Time,
     /// It goes with the last of its links: the address is not ours any more.
     ends: bool,
+    /// The system has not taken several packets as one.
+    apart: bool,
     /// Who has this open knows by it whether it still is.
     _lease: Lease,
 }
@@ -283,6 +287,7 @@ impl Device {
             has_some: false,
             moved_at: Time::from_nanos(0),
             ends: false,
+            apart: false,
             _lease: lease,
         });
         self.ports_made
@@ -745,6 +750,11 @@ impl Device {
         self.roce.next_deadline().into_iter().chain(stalled).min()
     }
 
+    /// Addresses from which packets leave one by one, since the system does not take several as one.
+    pub(super) fn apart(&self) -> impl Iterator<Item = IpAddr> {
+        self.ports.iter().filter(|port| port.apart).map(|port| port.address)
+    }
+
     /// Whether there is something to send at once.
     pub(super) fn has_queued(&self) -> bool {
         self.roce.has_queued() || !self.gathered.is_empty()
@@ -844,6 +854,9 @@ impl Port {
     fn flush(&mut self, now: Time, refused: &mut Refused) -> bool {
         self.full = false;
         while !self.out.is_empty() {
+            if self.apart {
+                self.out.take_apart(true);
+            }
             match self.socket.send(&mut self.out) {
                 Ok(_) => {}
                 Err(errno) if sys::call::is_later(errno) => {
@@ -851,6 +864,10 @@ impl Port {
                     self.full_since.get_or_insert(now);
                     return false;
                 }
+                // With a way of IPsec, or a card that fills in no checksums, there are no segments (before Linux 6.11).
+                Err(EIO) if self.out.take_apart(true) => self.apart = true,
+                // Segments that are too long are not told from others that cannot be.
+                Err(EINVAL) if self.out.take_apart(false) => {}
                 Err(errno) => {
                     // No route, too long for the path: as if it had been lost there.
                     refused.total += 1;

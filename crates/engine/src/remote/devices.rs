@@ -402,6 +402,7 @@ impl Device {
         let dropped = dropped.filter(|(_, n)| *n > 0);
         stat.dropped = dropped.map(|(why, n)| (why.key().to_owned(), n)).collect();
         stat.packets_refused = soft.refused.total;
+        stat.apart = soft.apart().map(|address| address.to_string()).collect();
         stat.marks_rx = counters.marks_in;
         stat.cnp_tx = counters.cnp_out;
         stat.cnp_rx = counters.cnp_in + counters.dropped(roce::Reason::Notification);

@@ -75,6 +75,8 @@ pub struct VectorStat {
     pub packets_rx: u64,
     /// Packets that the system would not send; they are sent again later.
     pub packets_refused: u64,
+    /// Addresses from which packets leave one by one, since the system does not take several as one (`segments`).
+    pub apart: Vec<String>,
     /// Packets that were sent again.
     pub packets_again: u64,
     /// Times that nobody had acknowledged in time.

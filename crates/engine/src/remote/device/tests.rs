@@ -9,7 +9,12 @@ const HERE: Domain = ProtectionDomain(7);
 
 /// A device with a link, at an address of its own.
 fn end(address: IpAddr) -> Option<(Device, Shelf, Link)> {
-    let socket = match port::open(address, 1, true) {
+    end_of(address, true)
+}
+
+/// `segments`: whether its socket takes several packets as one, as the device takes it to do.
+fn end_of(address: IpAddr, segments: bool) -> Option<(Device, Shelf, Link)> {
+    let socket = match port::open(address, 1, segments) {
         Ok(mut sockets) => sockets.remove(0),
         Err(failure) => {
             println!("skipped: {failure}");
@@ -63,6 +68,41 @@ fn long_messages_arrive_as_short_ones_do() {
     assert!(a.send_long(link_a.qpn, Purpose::Llc, &long, &mut of_a).is_err());
     a.close_link(link_a.qpn, &mut of_a);
     assert_eq!((of_a.buffers.len(), a.roce().regions()), (0, 0));
+}
+
+/// What the system does not take as one would be sent again as one, and never arrive.
+#[test]
+fn packets_that_are_not_taken_as_one_leave_one_by_one() {
+    let [here, there] = [17, 18].map(|host| IpAddr::from([127, 92, 0, host]));
+    let (Some((mut a, mut of_a, link_a)), Some((mut b, mut of_b, link_b))) =
+        (end_of(here, false), end(there))
+    else {
+        return;
+    };
+    let addresses = Addresses::new(here, there).unwrap();
+    connect(&mut a, &link_a, addresses, link_b.qpn);
+    connect(&mut b, &link_b, addresses.reversed(), link_a.qpn);
+    for apart in [false, true] {
+        // As it is known from the first refusal on, if it is no single one.
+        a.ports[0].apart = apart;
+        let message: Vec<u8> = (0..8000u32).map(|i| i.to_le_bytes()[0]).collect();
+        a.send_long(link_a.qpn, Purpose::Llc, &message, &mut of_a).unwrap();
+        let mut came = None;
+        for at in 0..1000u64 {
+            let now = Time::from_nanos(at * 1000);
+            a.transmit(now, &of_a);
+            b.receive(now, &mut of_b);
+            b.transmit(now, &of_b);
+            a.receive(now, &mut of_a);
+            let _ = a.poll(&of_a);
+            if b.poll(&of_b) == Some(Event::Came(link_b.qpn)) {
+                came = Some(b.message().to_vec());
+                break;
+            }
+        }
+        assert!(came.as_ref() == Some(&message), "apart: {apart}");
+        assert_eq!(a.refused.total, 0);
+    }
 }
 
 /// What is sent again is as long, and would be refused until the link's patience ends.
