@@ -11,6 +11,7 @@ mod handles;
 mod kills;
 mod programs;
 mod reflinks;
+mod rights;
 
 use std::io::{BufRead, BufReader, Read};
 
@@ -76,7 +77,17 @@ impl Server {
     /// Serves a folder, on `port` unless that is 0; the words of `before` stand before the command, those of `after`
     /// behind it.
     pub(crate) fn start_as(folder: &Path, port: u16, before: &[&str], after: &[&str]) -> Self {
-        let program = built("shunt");
+        Self::start_of(&built("shunt"), folder, port, before, after)
+    }
+
+    /// The same of another copy of the program.
+    pub(crate) fn start_of(
+        program: &Path,
+        folder: &Path,
+        port: u16,
+        before: &[&str],
+        after: &[&str],
+    ) -> Self {
         let mut words: Vec<String> = before.iter().map(|word| (*word).to_owned()).collect();
         words.push(program.display().to_string());
         words.extend(["serve", "--listen", &format!("127.0.0.1:{port}")].map(str::to_owned));

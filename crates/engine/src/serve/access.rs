@@ -121,7 +121,12 @@ impl Asker {
         let mut maximal = allowed(facts, None, &self.unix);
         let named = desired - Access::MAXIMUM_ALLOWED;
         if (all || named.contains(Access::DELETE)) && !maximal.contains(Access::DELETE) {
-            maximal |= self.by_folder(handle, facts)? & Access::DELETE;
+            // The root of the share has no folder that would say so, and is never deleted; who owns it may ask for all.
+            let owns_root = handle.is_root() && self.unix.uid == facts.uid;
+            maximal |= match owns_root {
+                true => Access::DELETE,
+                false => self.by_folder(handle, facts)? & Access::DELETE,
+            };
         }
         if !maximal.contains(named) {
             return Err(NtStatus::ACCESS_DENIED);

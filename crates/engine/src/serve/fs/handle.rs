@@ -292,13 +292,19 @@ impl Handle {
         &self.fd
     }
 
+    /// Whether it is the share's root.
+    #[must_use]
+    pub fn is_root(&self) -> bool {
+        self.place().path.is_empty()
+    }
+
     /// What is known of the folder that it is in; `None` of the share's root.
     ///
     /// # Errors
     ///
     /// OBJECT_NAME_NOT_FOUND if it has no name in the share any more, and what `statx(2)` says.
     pub fn folder_facts(&self) -> Result<Option<Facts>, NtStatus> {
-        if self.place().path.is_empty() {
+        if self.is_root() {
             return Ok(None);
         }
         let (folder, _) = self.located()?;

@@ -45,13 +45,15 @@ impl Unix {
 const STICKY: u32 = 0o1000;
 
 /// All that `user` may do with a file (MAXIMUM_ALLOWED), by its permission bits and those of the folder that
-/// it is in, which decide about DELETE; `None` for the share's root. Access control lists of POSIX and what
+/// it is in, which decide about DELETE; `None` if that is not asked. It is what [`from_posix`](smb::security::from_posix)
+/// tells clients of the file, but for DELETE. Access control lists of POSIX and what
 /// [`Handle::security`](super::Handle::security) keeps are not looked at.
 #[must_use]
 pub fn allowed(facts: &Facts, folder: Option<&Facts>, user: &Unix) -> Access {
     if user.uid == 0 {
         return Access::FILE_ALL;
     }
+    let owner = user.uid == facts.uid;
     let bits = user.bits(facts);
     // `stat(2)` needs no permission on the file.
     let mut access = Access::READ_ATTRIBUTES | Access::READ_CONTROL | Access::SYNCHRONIZE;
@@ -60,14 +62,15 @@ pub fn allowed(facts: &Facts, folder: Option<&Facts>, user: &Unix) -> Access {
     }
     if bits & 2 != 0 {
         access |= Access::FILE_WRITE;
-        if facts.is_directory() {
+        // Nothing of a file, but a part of FILE_ALL: who owns it and may read and write it is granted that.
+        if facts.is_directory() || owner && bits & 4 != 0 {
             access |= Access::DELETE_CHILD;
         }
     }
-    if bits & 1 != 0 {
+    // To execute a file is to read it: its `x` is for the host's own programs.
+    if bits & 1 != 0 || bits & 4 != 0 && !facts.is_directory() {
         access |= Access::FILE_EXECUTE;
     }
-    let owner = user.uid == facts.uid;
     if owner {
         access |= Access::WRITE_DAC | Access::WRITE_OWNER | Access::WRITE_ATTRIBUTES;
     }
@@ -82,6 +85,9 @@ pub fn allowed(facts: &Facts, folder: Option<&Facts>, user: &Unix) -> Access {
 
 #[cfg(test)]
 mod tests {
+    use smb::Attributes;
+    use smb::security::{Token, from_posix, maximum};
+
     use super::{Access, Facts, Unix, allowed};
 
     const ANN: u32 = 1000;
@@ -100,13 +106,30 @@ mod tests {
                 Access::FILE_READ | Access::FILE_WRITE | Access::DELETE | Access::WRITE_DAC
             )
         );
-        assert!(!own.contains(Access::EXECUTE));
+        assert_eq!(own, Access::FILE_ALL);
         let group = allowed(&file(0o640, 7), Some(&folder), &ann);
         assert!(group.contains(Access::READ_DATA) && !group.contains(Access::WRITE_DATA));
         assert!(!group.contains(Access::WRITE_DAC));
         // The owner's bits count for the owner, even when others may more.
         assert!(!allowed(&file(0o077, ANN), None, &ann).contains(Access::READ_DATA));
         assert_eq!(allowed(&file(0, 7), None, &Unix::default()), Access::FILE_ALL);
+    }
+
+    #[test]
+    fn as_much_as_the_descriptor_says_that_clients_are_shown() {
+        let users = [(ANN, 50), (7, 50), (8, 51)];
+        for (uid, gid) in users {
+            let user = Unix { uid, gids: vec![gid] };
+            let token = Token::unix(uid, &user.gids);
+            for attributes in [Attributes::ARCHIVE, Attributes::DIRECTORY] {
+                for mode in 0..=0o777 {
+                    let facts = Facts { attributes, ..file(mode, ANN) };
+                    let shown = maximum(&from_posix(ANN, 50, mode, attributes), &token);
+                    let got = allowed(&facts, Some(&file(0o777, ANN)), &user) - Access::DELETE;
+                    assert_eq!(got, shown - Access::DELETE, "{uid}, {mode:o}, {attributes:?}");
+                }
+            }
+        }
     }
 
     #[test]
