@@ -178,23 +178,23 @@ fn write(class: DirectoryClass, facts: &Facts, name_len: u32, owner: &PosixOwner
         }
         DirectoryClass::IdBoth => {
             head[64..68].copy_from_slice(&ea_or_tag.to_le_bytes());
-            head[96..104].copy_from_slice(&facts.index.to_le_bytes());
+            head[96..104].copy_from_slice(&facts.file_id.to_le_bytes());
         }
         DirectoryClass::IdFull => {
             head[64..68].copy_from_slice(&ea_or_tag.to_le_bytes());
-            head[72..80].copy_from_slice(&facts.index.to_le_bytes());
+            head[72..80].copy_from_slice(&facts.file_id.to_le_bytes());
         }
         DirectoryClass::IdExtd | DirectoryClass::IdExtdBoth => {
             head[64..68].copy_from_slice(&facts.ea_size.to_le_bytes());
             head[68..72].copy_from_slice(&facts.reparse_tag.to_le_bytes());
-            head[72..80].copy_from_slice(&facts.index.to_le_bytes());
+            head[72..80].copy_from_slice(&facts.file_id.to_le_bytes());
         }
         DirectoryClass::Directory | DirectoryClass::Names | DirectoryClass::Posix => {}
     }
 }
 
 fn write_posix(facts: &Facts, name_len: u32, owner: &PosixOwner, head: &mut [u8]) {
-    head[60..68].copy_from_slice(&facts.index.to_le_bytes());
+    head[60..68].copy_from_slice(&facts.file_id.to_le_bytes());
     head[68..72].copy_from_slice(&device32(facts).to_le_bytes());
     head[76..80].copy_from_slice(&facts.links.to_le_bytes());
     head[80..84].copy_from_slice(&facts.reparse_tag.to_le_bytes());

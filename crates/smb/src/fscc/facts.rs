@@ -24,6 +24,8 @@ pub struct Facts {
     pub links: u32,
     /// The inode: unique on its file system while the file lives.
     pub index: u64,
+    /// By what clients tell it from every other of the share: of one volume, to them, whatever file systems it has.
+    pub file_id: u64,
     /// The device number of the file system.
     pub device: u64,
     /// Bytes that its extended attributes take as FILE_FULL_EA_INFORMATION; zero for none.

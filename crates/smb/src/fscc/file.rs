@@ -217,7 +217,7 @@ fn put(class: FileClass, about: &About<'_>, out: &mut Vec<u8>) {
     match class {
         FileClass::Basic => basic(facts, out),
         FileClass::Standard => standard(about, out),
-        FileClass::Internal => out.u64(facts.index),
+        FileClass::Internal => out.u64(facts.file_id),
         FileClass::Ea => out.u32(facts.ea_size),
         FileClass::Access => out.u32(about.access.bits()),
         FileClass::Mode => out.u32(about.mode),
@@ -245,7 +245,7 @@ fn put(class: FileClass, about: &About<'_>, out: &mut Vec<u8>) {
         }
         FileClass::Id => {
             out.u64(facts.device);
-            out.put(&u128::from(facts.index).to_le_bytes());
+            out.put(&u128::from(facts.file_id).to_le_bytes());
         }
         FileClass::Posix => posix(about, out),
         // Lists, which have a packer of their own.
@@ -283,7 +283,7 @@ fn all(about: &About<'_>, out: &mut Vec<u8>) {
     let start = out.len();
     basic(&about.facts, out);
     standard(about, out);
-    out.u64(about.facts.index);
+    out.u64(about.facts.file_id);
     out.u32(about.facts.ea_size);
     out.u32(about.access.bits());
     out.u64(about.position);
@@ -322,7 +322,7 @@ fn posix(about: &About<'_>, out: &mut Vec<u8>) {
     out.u64(facts.size);
     out.u64(facts.allocated);
     out.u32(facts.attributes.bits());
-    out.u64(facts.index);
+    out.u64(facts.file_id);
     out.u32(device32(facts));
     out.u32(0);
     out.u32(facts.links);

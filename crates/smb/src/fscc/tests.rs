@@ -25,7 +25,8 @@ fn facts() -> Facts {
         size: 5,
         attributes: Attributes::ARCHIVE,
         links: 2,
-        index: 0x1234_5678_9abc,
+        index: 7,
+        file_id: 0x1234_5678_9abc,
         device: 0xfd00,
         ea_size: 99,
         reparse_tag: 0,
@@ -244,7 +245,7 @@ fn entries_of_directories_have_their_fields_in_place() {
             _ => None,
         };
         if let Some(at) = index_at {
-            assert_eq!(Reader::new(&all[0][at..]).u64(), Some(facts().index), "{class:?}");
+            assert_eq!(Reader::new(&all[0][at..]).u64(), Some(facts().file_id), "{class:?}");
         }
         let tag = Reader::new(all[1].get(64..).unwrap_or(&[])).u32();
         match class {

@@ -1,5 +1,6 @@
 //! Disks that are full, closed, broken or slow.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use e2e::installed;
 use e2e::run::{Guest, PATIENCE, skipped};
 use smb::wire::negotiate::dialect::SMB_2_1;
+use smb::wire::query_info::{self, Subject};
 use smb::{CreateOptions, NtStatus};
 
 use super::client::{Answer, Client, Wish};
@@ -308,4 +310,26 @@ fn a_slow_disk_holds_up_nobody_else() {
     let flushes = slow.join().unwrap();
     assert!(rounds > 3 * flushes, "{rounds} rounds beside {flushes} flushes");
     spoiled.server.must_live();
+}
+
+/// Clients take two files of one id for one, and read and write the one for the other.
+#[test]
+fn two_disks_in_one_share_have_no_file_in_common() {
+    const INTERNAL: u8 = 6;
+    let folder = Folder::new();
+    let mounts = "for M in $D/one $D/two; do mkdir $M && mount -t tmpfs -o mode=777 none $M; done";
+    let Some(server) = with_mount(folder.path(), mounts, &[]) else { return };
+    let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+    let mut ids: Vec<Vec<u8>> = ["file", "one\\file", "two\\file"]
+        .map(|name| {
+            let file = client.open(name).unwrap();
+            let told = client.query_info(file, Subject::File, INTERNAL).unwrap();
+            query_info::Response::parse(&told).unwrap().data.to_vec()
+        })
+        .to_vec();
+    let on_host = std::fs::metadata(folder.file("file")).unwrap().ino();
+    assert_eq!(ids[0], on_host.to_le_bytes(), "where the share's root is, it is the inode");
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 3, "{ids:?}");
 }

@@ -86,6 +86,11 @@ impl Devices {
         &self.root.1
     }
 
+    /// The number of that one's device.
+    pub(super) fn root_device(&self) -> u64 {
+        self.root.0.device
+    }
+
     pub(super) fn is_root(&self, mount: Mount) -> bool {
         self.root.0.is_held_by(mount)
     }

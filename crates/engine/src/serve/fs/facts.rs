@@ -130,6 +130,15 @@ impl Inner {
         Ok(extra)
     }
 
+    /// By what clients tell the file from all others of the share. On the file system of its root that is the inode; what is
+    /// mounted beneath it, and subvolumes of Btrfs, count their inodes from the start again.
+    fn file_id(&self, stat: &Statx) -> u64 {
+        match device(stat) {
+            device if device == self.devices.root_device() => stat.stx_ino,
+            device => elsewhere(device, stat.stx_ino),
+        }
+    }
+
     /// The facts, when what the extended attributes say is known.
     pub(super) fn facts_with(&self, stat: &Statx, extra: Extra, name: &[u8]) -> Facts {
         let kind = file_type(stat);
@@ -179,6 +188,7 @@ impl Inner {
             attributes,
             links: stat.stx_nlink.max(1),
             index: stat.stx_ino,
+            file_id: self.file_id(stat),
             device: device(stat),
             ea_size: extra.ea_size,
             reparse_tag,
@@ -190,6 +200,39 @@ impl Inner {
     }
 }
 
+/// The id of an inode on another file system than the share's root is on. No two inodes of one have the same, and it
+/// is nothing that clients take for none (MS-FSCC 2.1.9): not zero, nor all ones.
+fn elsewhere(device: u64, inode: u64) -> u64 {
+    match mixed(inode ^ mixed(device)) {
+        0 | u64::MAX => 1 << 63,
+        id => id,
+    }
+}
+
+/// Another number for each number (the end of SplitMix64).
+fn mixed(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
 pub(super) fn device(stat: &Statx) -> u64 {
     rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn inodes_of_other_file_systems_are_told_apart() {
+        let ids: HashSet<u64> =
+            (0..4).flat_map(|device| (0..9_999).map(move |at| elsewhere(device, at))).collect();
+        assert_eq!(ids.len(), 4 * 9_999);
+        // Clients know files by it after the server was started again.
+        assert_eq!(elsewhere(42, 2), 0x7253_9538_8690_ae46);
+    }
 }

@@ -81,15 +81,15 @@ impl Integrity {
     }
 }
 
-/// Appends FILE_OBJECTID_BUFFER (MS-FSCC 2.1.3.1) of a file: its volume and inode, which is as lasting as the
-/// file itself.
+/// Appends FILE_OBJECTID_BUFFER (MS-FSCC 2.1.3.1) of a file: its volume and what it has as id there, which
+/// is as lasting as the file itself.
 ///
 /// # Errors
 ///
 /// BUFFER_TOO_SMALL if the client has no room for it.
 pub fn put_object_id(
     volume: &VolumeFacts,
-    index: u64,
+    file_id: u64,
     limit: usize,
     out: &mut Vec<u8>,
 ) -> Result<(), NtStatus> {
@@ -99,10 +99,10 @@ pub fn put_object_id(
     // The id itself, the volume and the object at birth, the domain, which is always zero.
     for _ in 0..2 {
         out.u64(volume.id);
-        out.u64(index);
+        out.u64(file_id);
     }
     out.u64(volume.id);
-    out.u64(index);
+    out.u64(file_id);
     out.put(&[0; 16]);
     Ok(())
 }

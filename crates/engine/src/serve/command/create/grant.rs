@@ -76,7 +76,7 @@ impl<'a> Told<'a> {
                 .map(|_| MaximalAccess { status: NtStatus::SUCCESS, access: self.maximal }),
             on_disk_id: asked
                 .on_disk_id
-                .then_some(OnDiskId { file: facts.index, volume: facts.device }),
+                .then_some(OnDiskId { file: facts.file_id, volume: facts.device }),
             posix: apple::posix(x, asked, facts, &mut sids),
             apple: asked.apple.map(|query| apple::answer(x, query, &model)),
         };

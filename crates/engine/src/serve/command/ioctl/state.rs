@@ -49,9 +49,9 @@ pub(super) fn set_integrity(open: &Arc<Open>, input: &[u8]) -> Output {
 
 /// FSCTL_CREATE_OR_GET_OBJECT_ID: a number for the file that stays the same.
 pub(super) async fn object_id(open: &Arc<Open>, room: usize) -> Output {
-    let index = open.must_be_file()?.identity().inode;
+    let file_id = open.must_be_file()?.first_facts().file_id;
     let volume = volume(open).await?;
-    output(|out| put_object_id(&volume, index, room, out))
+    output(|out| put_object_id(&volume, file_id, room, out))
 }
 
 /// FSCTL_SRV_ENUMERATE_SNAPSHOTS: there are none.

@@ -1,4 +1,4 @@
-//! File systems of programs, mounted inside a share.
+//! File systems of programs, and others, mounted inside a share.
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -127,6 +127,55 @@ fn what_is_mounted_where_something_else_was_is_another_thing() {
             }
         }
         eprintln!("skipped: no number of a device was used again");
+    });
+}
+
+/// A file system in memory, until this ends.
+struct Memory(PathBuf);
+
+impl Memory {
+    /// `None`, said why, where none may be mounted.
+    fn mount(at: PathBuf) -> Option<Self> {
+        std::fs::create_dir(&at).unwrap();
+        let flags = MountFlags::NODEV | MountFlags::NOSUID;
+        match rustix::mount::mount("test", &at, "tmpfs", flags, None) {
+            Ok(()) => Some(Self(at)),
+            Err(errno) => {
+                eprintln!("skipped: nothing may be mounted: {errno}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        rustix::mount::unmount(&self.0, UnmountFlags::DETACH).unwrap();
+    }
+}
+
+/// To clients a share is one volume: two files of one id are one file, which they read and write for the other.
+#[test]
+fn no_file_has_the_id_of_one_on_another_file_system() {
+    on_each(|share, root| {
+        let Some(_one) = Memory::mount(root.join("one")) else { return };
+        let Some(_two) = Memory::mount(root.join("two")) else { return };
+        for folder in ["one", "two", "."] {
+            std::fs::write(root.join(folder).join("file"), folder).unwrap();
+        }
+        let facts = |name| open(share, name, LOOK).facts().unwrap();
+        let [one, two, here] = ["one\\file", "two\\file", "file"].map(facts);
+        assert_eq!(one.index, two.index, "as each counts from the start");
+        assert_ne!(one.file_id, two.file_id);
+        assert_eq!(here.file_id, here.index, "what the share's root is on keeps its numbers");
+        // However clients learn of it.
+        let listed = |folder, name| {
+            let folder = Directory::open(&open(share, folder, READ)).unwrap();
+            folder.find(name).unwrap().unwrap().facts.file_id
+        };
+        assert_eq!(listed("one", "file"), one.file_id);
+        assert_eq!(listed("", "two"), facts("two").file_id);
+        assert_eq!(listed("", "file"), here.file_id);
     });
 }
 
