@@ -22,9 +22,12 @@ const OWNER_BITS: u32 = 0o600;
 const OWNER_FOLDER_BITS: u32 = 0o700;
 
 /// Somebody who wants something of a file.
+#[derive(Clone)]
 pub(super) struct Asker {
     token: Token,
     unix: Arc<Unix>,
+    /// As whom lists of rights know who is `unix` here.
+    uid: u32,
     read_only: bool,
 }
 
@@ -52,7 +55,32 @@ impl Asker {
             Identity { account: Some(_), .. } => Token::unix(unix.uid, &unix.gids),
             user => Token::unix(user.uid.unwrap_or(unix.uid), &unix.gids),
         };
-        Self { token, unix, read_only: point.config.read_only }
+        let uid = token.user.to_uid().unwrap_or(unix.uid);
+        Self { token, unix, uid, read_only: point.config.read_only }
+    }
+
+    /// The owner of a file, as lists have it. As long as a file of the server's own has no list, everybody who asks may do
+    /// with it what its owner may, and is shown as that; who gives it a list is its owner from then on.
+    fn owner(&self, facts: &Facts) -> u32 {
+        if facts.uid == self.unix.uid { self.uid } else { facts.uid }
+    }
+
+    /// What owner, group and mode amount to.
+    pub(super) fn plain(&self, facts: &Facts) -> Descriptor {
+        from_posix(self.owner(facts), facts.gid, facts.mode, facts.attributes)
+    }
+
+    /// The descriptor of a file: the one that was set, or what owner, group and mode amount to.
+    ///
+    /// # Errors
+    ///
+    /// As [`stored`].
+    pub(super) fn descriptor(
+        &self,
+        handle: &Handle,
+        facts: &Facts,
+    ) -> Result<Descriptor, NtStatus> {
+        Ok(stored(handle, facts)?.unwrap_or_else(|| self.plain(facts)))
     }
 
     /// Whether a descriptor may name this one as owner.
@@ -175,6 +203,75 @@ impl Asker {
             None => Err(NtStatus::ACCESS_DENIED),
         }
     }
+
+    /// Gives a new file the descriptor that its creator, who asks, wishes for, or that it inherits. Whether that changed
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_SECURITY_DESCR and its like, and what the file system says.
+    pub(super) fn set_first(
+        &self,
+        handle: &Handle,
+        facts: &Facts,
+        wished: Option<&[u8]>,
+        folder: Option<&Descriptor>,
+    ) -> Result<bool, NtStatus> {
+        let (owner, group) = (Sid::unix_user(self.owner(facts)), Sid::unix_group(facts.gid));
+        let first = folder.and_then(|folder| inherited(folder, owner, group, facts.is_directory()));
+        let first = match (wished, first) {
+            (None, None) => return Ok(false),
+            (None, Some(first)) => first,
+            (Some(bytes), first) => {
+                let wished = Descriptor::parse(bytes)?;
+                let mut info = SecurityInfo::empty();
+                info.set(SecurityInfo::OWNER, wished.owner.is_some());
+                info.set(SecurityInfo::GROUP, wished.group.is_some());
+                info.set(SecurityInfo::DACL, wished.control.contains(Control::DACL_PRESENT));
+                first.unwrap_or_else(|| self.plain(facts)).changed(&wished, info)?
+            }
+        };
+        self.store(handle, facts, &first)?;
+        Ok(true)
+    }
+
+    /// Makes a descriptor count: as owner, group and mode if they say all of it, or beside them.
+    ///
+    /// # Errors
+    ///
+    /// What the file system says.
+    pub(super) fn store(
+        &self,
+        handle: &Handle,
+        facts: &Facts,
+        new: &Descriptor,
+    ) -> Result<(), NtStatus> {
+        let (owner, gid, attributes) = (self.owner(facts), facts.gid, facts.attributes);
+        let mode = to_posix(new, facts.mode, attributes);
+        let usual = Control::DACL_PRESENT
+            | Control::SELF_RELATIVE
+            | Control::OWNER_DEFAULTED
+            | Control::GROUP_DEFAULTED;
+        // A mode says nothing of an owner whom the host does not know: only what says nothing new need not be kept.
+        let says_all = owner == facts.uid || !facts.secured && mode == facts.mode;
+        let is_plain = says_all
+            && new.control.difference(usual).is_empty()
+            && new.sacl.is_none()
+            && is_posix(new, owner, gid, mode, attributes);
+        let mode = match (is_plain, facts.is_directory()) {
+            (true, _) => mode,
+            (false, false) => mode | OWNER_BITS,
+            (false, true) => mode | OWNER_FOLDER_BITS,
+        };
+        if mode != facts.mode {
+            handle.set_posix(Posix { mode: Some(mode), ..Posix::default() })?;
+        }
+        if is_plain {
+            if facts.secured { handle.set_security(None) } else { Ok(()) }
+        } else {
+            handle.set_security(Some(&new.to_bytes()))
+        }
+    }
 }
 
 /// A descriptor that was set, if one was.
@@ -187,79 +284,6 @@ pub(super) fn stored(handle: &Handle, facts: &Facts) -> Result<Option<Descriptor
         return Ok(None);
     }
     handle.security()?.map(|bytes| Descriptor::parse(&bytes)).transpose()
-}
-
-/// The descriptor of a file: the one that was set, or what owner, group and mode amount to.
-///
-/// # Errors
-///
-/// As [`stored`].
-pub(super) fn descriptor(handle: &Handle, facts: &Facts) -> Result<Descriptor, NtStatus> {
-    Ok(stored(handle, facts)?.unwrap_or_else(|| plain(facts)))
-}
-
-/// What owner, group and mode amount to.
-pub(super) fn plain(facts: &Facts) -> Descriptor {
-    from_posix(facts.uid, facts.gid, facts.mode, facts.attributes)
-}
-
-/// Gives a new file the descriptor that its creator wishes for, or that it inherits. Whether that changed it.
-///
-/// # Errors
-///
-/// INVALID_SECURITY_DESCR and its like, and what the file system says.
-pub(super) fn set_first(
-    handle: &Handle,
-    facts: &Facts,
-    wished: Option<&[u8]>,
-    folder: Option<&Descriptor>,
-) -> Result<bool, NtStatus> {
-    let (owner, group) = (Sid::unix_user(facts.uid), Sid::unix_group(facts.gid));
-    let first = folder.and_then(|folder| inherited(folder, owner, group, facts.is_directory()));
-    let first = match (wished, first) {
-        (None, None) => return Ok(false),
-        (None, Some(first)) => first,
-        (Some(bytes), first) => {
-            let wished = Descriptor::parse(bytes)?;
-            let mut info = SecurityInfo::empty();
-            info.set(SecurityInfo::OWNER, wished.owner.is_some());
-            info.set(SecurityInfo::GROUP, wished.group.is_some());
-            info.set(SecurityInfo::DACL, wished.control.contains(Control::DACL_PRESENT));
-            first.unwrap_or_else(|| plain(facts)).changed(&wished, info)?
-        }
-    };
-    store(handle, facts, &first)?;
-    Ok(true)
-}
-
-/// Makes a descriptor count: as owner, group and mode if they say all of it, or beside them.
-///
-/// # Errors
-///
-/// What the file system says.
-pub(super) fn store(handle: &Handle, facts: &Facts, new: &Descriptor) -> Result<(), NtStatus> {
-    let (uid, gid, attributes) = (facts.uid, facts.gid, facts.attributes);
-    let mode = to_posix(new, facts.mode, attributes);
-    let usual = Control::DACL_PRESENT
-        | Control::SELF_RELATIVE
-        | Control::OWNER_DEFAULTED
-        | Control::GROUP_DEFAULTED;
-    let is_plain = new.control.difference(usual).is_empty()
-        && new.sacl.is_none()
-        && is_posix(new, uid, gid, mode, attributes);
-    let mode = match (is_plain, facts.is_directory()) {
-        (true, _) => mode,
-        (false, false) => mode | OWNER_BITS,
-        (false, true) => mode | OWNER_FOLDER_BITS,
-    };
-    if mode != facts.mode {
-        handle.set_posix(Posix { mode: Some(mode), ..Posix::default() })?;
-    }
-    if is_plain {
-        if facts.secured { handle.set_security(None) } else { Ok(()) }
-    } else {
-        handle.set_security(Some(&new.to_bytes()))
-    }
 }
 
 /// A number for a name, the same whatever its case, never zero.

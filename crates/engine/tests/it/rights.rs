@@ -1,20 +1,21 @@
-//! What a descriptor that was set keeps a user from, by whichever way: bob has a number of his own, and the files are
-//! those of the user whom the server runs as, who is alice here.
+//! What a descriptor that was set keeps a user from, by whichever way: bob and carol have numbers of their own, and the
+//! files are those of the user whom the server runs as, who is alice here.
 
 use std::os::unix::fs::MetadataExt;
 
 use smb::auth::{NtHash, User, UserFile};
-use smb::security::{Ace, Acl, Control, Descriptor, SecurityInfo, Sid};
+use smb::security::{Ace, AceFlags, Acl, Control, Descriptor, SecurityInfo, Sid, from_posix};
 use smb::wire::context::Requested;
 use smb::wire::header::Command;
 use smb::wire::{close, create, query_info, set_info};
-use smb::{Access, CreateOptions, Disposition, FileId, Guid, NtStatus, ShareAccess};
+use smb::{Access, Attributes, CreateOptions, Disposition, FileId, Guid, NtStatus, ShareAccess};
 
 use crate::client::{Client, Offer, utf16};
 use crate::information::renaming;
 use crate::place::Place;
 
 const BOB: u32 = 41_002;
+const CAROL: u32 = 41_003;
 
 const READONLY: u32 = 1;
 const NORMAL: u32 = 0x80;
@@ -22,7 +23,7 @@ const NORMAL: u32 = 0x80;
 fn place() -> Place {
     Place::with(|config| {
         let mut users = UserFile::default();
-        for (name, uid) in [("alice", None), ("bob", Some(BOB))] {
+        for (name, uid) in [("alice", None), ("bob", Some(BOB)), ("carol", Some(CAROL))] {
             let nt_hash = Some(NtHash::of_password("pw"));
             let user = User { name: name.to_owned(), uid, nt_hash, disabled: false, expires: None };
             users.set(user).unwrap();
@@ -31,12 +32,13 @@ fn place() -> Place {
     })
 }
 
+fn enter(place: &Place, number: u8, user: &str) -> Client {
+    let offer = Offer { guid: Guid([number; 16]), ..Offer::default() };
+    Client::enter(place.address(), offer, user, "files")
+}
+
 fn both(place: &Place) -> (Client, Client) {
-    let enter = |number, user| {
-        let offer = Offer { guid: Guid([number; 16]), ..Offer::default() };
-        Client::enter(place.address(), offer, user, "files")
-    };
-    (enter(7, "alice"), enter(8, "bob"))
+    (enter(place, 7, "alice"), enter(place, 8, "bob"))
 }
 
 /// An open that asks for this, of what is there or is made.
@@ -304,4 +306,90 @@ fn who_may_not_write_a_file_makes_no_stream_its_data() {
     assert_eq!(on_host(), b"x");
     shut(&mut alice, stream);
     assert_eq!(place.counts().opens, 0);
+}
+
+/// What is shown is what counts for who looks: as the owner of a file that the server has made for him he may change who
+/// may do what with it, and goes on as its owner.
+#[test]
+fn who_lets_somebody_in_stays_the_owner() {
+    let place = place();
+    let (mut alice, mut bob) = both(&place);
+    let mut carol = enter(&place, 9, "carol");
+    let reads = Access::FILE_READ | Access::FILE_EXECUTE;
+    let file = open(&mut bob, "file", Access::FILE_ALL).unwrap();
+    assert_eq!(bob.write(file, 0, b"data"), NtStatus::SUCCESS);
+    let shown = kept(&mut bob, "file").0;
+    let (owner, group) = (Sid::unix_user(BOB), shown.group.unwrap().to_gid().unwrap());
+    assert_eq!(shown.owner, Some(owner));
+    let list = |aces: Vec<Ace>| Descriptor {
+        control: Control::DACL_PRESENT,
+        dacl: Some(Acl { aces }),
+        ..Descriptor::default()
+    };
+    // As the dialog of a client does it: what was there, and one more.
+    let mut aces = shown.dacl.clone().unwrap().aces;
+    aces.push(Ace::allow(Sid::unix_user(CAROL), reads));
+    assert_eq!(secure(&mut bob, file, &list(aces)), NtStatus::SUCCESS);
+    shut(&mut bob, file);
+    let all = Access::FILE_ALL;
+    let file = open(&mut bob, "file", all).expect("he has locked himself out");
+    assert_eq!(kept(&mut bob, "file").0.owner, Some(owner));
+    // Then nobody but these two.
+    let two = [Ace::allow(owner, all), Ace::allow(Sid::unix_user(CAROL), reads)];
+    assert_eq!(secure(&mut bob, file, &list(two.to_vec())), NtStatus::SUCCESS);
+    let denied = Err(NtStatus::ACCESS_DENIED);
+    let get =
+        |client: &mut Client, access| open(client, "file", access).map(|file| shut(client, file));
+    assert_eq!(get(&mut bob, all), Ok(()));
+    assert_eq!(get(&mut carol, reads), Ok(()));
+    assert_eq!(get(&mut alice, Access::READ_DATA), denied);
+    for more in [Access::WRITE_DATA, Access::WRITE_DAC] {
+        assert_eq!(get(&mut carol, more), denied, "{more:?}");
+    }
+    // Then nobody but him, in words that a mode would have as well, and nobody of the others is the server's user by that.
+    for aces in
+        [vec![two[0]], from_posix(BOB, group, 0o600, Attributes::ARCHIVE).dacl.unwrap().aces]
+    {
+        assert_eq!(secure(&mut bob, file, &list(aces)), NtStatus::SUCCESS);
+        for (client, wanted) in [(&mut bob, Ok(())), (&mut carol, denied), (&mut alice, denied)] {
+            assert_eq!(get(client, Access::READ_DATA), wanted);
+        }
+        assert_eq!(get(&mut bob, all), Ok(()));
+    }
+    // Who is denied is, whoever else he is.
+    let deny = Ace::deny(Sid::unix_user(CAROL), all);
+    let aces = vec![deny, two[0], Ace::allow(Sid::EVERYONE, reads)];
+    assert_eq!(secure(&mut bob, file, &list(aces)), NtStatus::SUCCESS);
+    assert_eq!(get(&mut carol, Access::READ_DATA), denied);
+    assert_eq!(get(&mut alice, Access::READ_DATA), Ok(()));
+    shut(&mut bob, file);
+    assert_eq!(place.panics(), 0);
+}
+
+/// What stands for creators in a folder's list is who creates.
+#[test]
+fn what_is_made_in_a_folder_with_a_list_is_its_makers() {
+    let place = place();
+    let (mut alice, mut bob) = both(&place);
+    let mut carol = enter(&place, 9, "carol");
+    let name = utf16("folder");
+    let options = CreateOptions::DIRECTORY_FILE;
+    let body = create::Request { options, ..ask(&name, Access::FILE_ALL) };
+    let folder = try_open(&mut alice, &body).unwrap();
+    let adds = Access::FILE_READ | Access::FILE_WRITE | Access::FILE_EXECUTE;
+    let mut list = lets(&place, adds);
+    let passes = AceFlags::OBJECT_INHERIT | AceFlags::CONTAINER_INHERIT;
+    let aces = &mut list.dacl.as_mut().unwrap().aces;
+    aces.push(Ace::allow(Sid::unix_user(CAROL), adds));
+    aces.push(
+        Ace::allow(Sid::CREATOR_OWNER, Access::FILE_ALL).with(passes | AceFlags::INHERIT_ONLY),
+    );
+    assert_eq!(secure(&mut alice, folder, &list), NtStatus::SUCCESS);
+    shut(&mut alice, folder);
+    let file = open(&mut bob, "folder\\file", Access::FILE_ALL).unwrap();
+    shut(&mut bob, file);
+    let file = open(&mut bob, "folder\\file", Access::FILE_ALL).expect("it is his own");
+    shut(&mut bob, file);
+    let hers = open(&mut carol, "folder\\file", Access::READ_DATA);
+    assert_eq!(hers, Err(NtStatus::ACCESS_DENIED));
 }

@@ -565,6 +565,7 @@ impl Creating<'_, '_, '_> {
         };
         if made.is_new_file() {
             furniture.first = Some(First {
+                asker: self.asker()?,
                 eas: contexts.ea.map(smb::fscc::parse_eas).transpose()?.unwrap_or_default(),
                 security: contexts.security.map(<[u8]>::to_vec),
                 folder: made.folder.take(),
@@ -603,6 +604,8 @@ struct Furniture {
 
 /// The same of a new file.
 struct First {
+    /// Who makes it.
+    asker: Asker,
     eas: Vec<smb::fscc::Ea>,
     security: Option<Vec<u8>>,
     /// What it may inherit.
@@ -629,12 +632,12 @@ impl Furniture {
                 }
             }
         }
-        if let Some(First { eas, security, folder }) = self.first {
+        if let Some(First { asker, eas, security, folder }) = self.first {
             for ea in &eas {
                 handle.set_ea(ea.name.as_bytes(), &ea.value)?;
                 changed = true;
             }
-            changed |= access::set_first(handle, &facts, security.as_deref(), folder.as_ref())?;
+            changed |= asker.set_first(handle, &facts, security.as_deref(), folder.as_ref())?;
         }
         if let Some(bytes) = self.allocation {
             handle.set_allocation(bytes)?;

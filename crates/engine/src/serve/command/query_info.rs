@@ -10,7 +10,7 @@ use smb::wire::error::Detail;
 use smb::wire::query_info::{self as wire, Request, Subject};
 use smb::{Attributes, NtStatus};
 
-use super::super::access;
+use super::super::access::{self, Asker};
 use super::super::aside::aside;
 use super::super::channel::Exchange;
 use super::super::fs;
@@ -209,9 +209,10 @@ async fn security(x: &mut Exchange<'_>, request: &Request<'_>, open: &Arc<Open>)
     if !open.access.contains(info.to_query()) {
         return Err(NtStatus::ACCESS_DENIED);
     }
-    let look = |open: &Open| {
+    let asker = Asker::new(&x.session()?.identity(), &open.tree.share, x.server());
+    let look = move |open: &Open| {
         let handle = open.must_be_file()?;
-        access::descriptor(handle, &handle.facts()?)
+        asker.descriptor(handle, &handle.facts()?)
     };
     let bytes = open.aside(look).await?.only(info).to_bytes();
     if bytes.len() > limit(request) {

@@ -8,7 +8,7 @@ use smb::name::{from_unix, to_unix};
 use smb::security::Descriptor;
 use smb::{Access, NtStatus};
 
-use super::super::super::access::{self, Asker};
+use super::super::super::access::Asker;
 use super::super::super::channel::Exchange;
 use super::super::super::fs::{Handle, Links, Special, Want};
 use super::super::super::open::{FileObject, Object, Open};
@@ -110,7 +110,8 @@ fn on_disk(link: &Symlink, links: Links) -> Result<Vec<u8>, NtStatus> {
 async fn turn(x: &mut Exchange<'_>, open: &Arc<Open>, what: Special) -> Output {
     let server = x.server().clone();
     let asker = Asker::new(&x.session()?.identity(), &open.tree.share, &server);
-    let above = open.aside(move |open| may_turn(open, &asker)).await?;
+    let who = asker.clone();
+    let above = open.aside(move |open| may_turn(open, &who)).await?;
     let alone = server.with_file(open.key, |shard, _| {
         shard.held_of(open.key).all(|held| held.opener.open == open.id)
     });
@@ -120,9 +121,8 @@ async fn turn(x: &mut Exchange<'_>, open: &Arc<Open>, what: Special) -> Output {
     let room = x.channel.room_to_open(Handle::DESCRIPTORS)?;
     let turn = move |open: &Open| {
         // Links and special files have no descriptor on disk. What becomes a file again has one as any new file has.
-        let first = |new: &Handle| {
-            access::set_first(new, new.first_facts(), None, above.as_ref()).map(drop)
-        };
+        let first =
+            |new: &Handle| asker.set_first(new, new.first_facts(), None, above.as_ref()).map(drop);
         open.must_be_file()?.turn_into(&what, first)
     };
     let turned = open.aside(turn).await;

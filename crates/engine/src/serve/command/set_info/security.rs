@@ -46,7 +46,7 @@ fn store(
         // A mode takes the place of whatever was said before: of rights, and of an owner that is none of this machine and of
         // what is audited only if those may be set as well.
         if let Some(stored) = access::stored(handle, &facts)? {
-            let plain = access::plain(&facts);
+            let plain = asker.plain(&facts);
             let mut lost = SecurityInfo::empty();
             lost.set(SecurityInfo::OWNER, stored.owner != plain.owner);
             lost.set(SecurityInfo::GROUP, stored.group != plain.group);
@@ -59,7 +59,7 @@ fn store(
         }
         return Ok(());
     }
-    let now = access::descriptor(handle, &facts)?;
+    let now = asker.descriptor(handle, &facts)?;
     let new = now.changed(said, info)?;
     if new.owner != now.owner && !new.owner.is_some_and(|owner| asker.may_own(&owner)) {
         return Err(NtStatus::INVALID_OWNER);
@@ -69,7 +69,7 @@ fn store(
         new.owner.filter(|_| new.owner != now.owner),
         new.group.filter(|_| new.group != now.group),
     )?;
-    access::store(handle, &handle.facts()?, &new)
+    asker.store(handle, &handle.facts()?, &new)
 }
 
 /// Gives a file to another owner and group, as far as these are any on this machine.
