@@ -31,6 +31,11 @@ impl Actor {
     pub(super) fn new(own: Arc<Credentials>, theirs: Credentials) -> Self {
         Self { own, theirs }
     }
+
+    /// Somebody else, of one group, whom the same server acts as.
+    pub(super) fn turned_to(&self, uid: u32, gid: u32) -> Self {
+        Self { own: self.own.clone(), theirs: Credentials::new(uid, gid, &[]) }
+    }
 }
 
 /// Whose work is being done; `None`: the server's own.

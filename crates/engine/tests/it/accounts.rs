@@ -219,6 +219,55 @@ fn who_watches_a_tree_hears_of_no_names_in_folders_that_are_not_theirs_to_read()
     assert_eq!(place.panics(), 0);
 }
 
+/// FileBasicInformation: no times but the last write, and attributes.
+fn describe(client: &mut Client, file: FileId, written: u64, attributes: u32) -> NtStatus {
+    let times = [0, 0, written, 0].map(u64::to_le_bytes).concat();
+    let data = [&times[..], &attributes.to_le_bytes(), &[0; 4]].concat();
+    let subject = set_info::Subject::File;
+    let body = set_info::Request { subject, class: 4, additional: 0, file, data: &data };
+    client.call(Command::SetInfo, &body).status()
+}
+
+/// To the kernel times are the owner's. Windows sets them on what it has written, whoever owns it.
+#[test]
+fn who_may_write_a_file_may_set_its_times() {
+    const HIDDEN: u32 = 2;
+    /// 2020-01-01 in both calendars.
+    const SAID: (u64, i64) = (132_223_104_000_000_000, 1_577_836_800);
+    let Some(place) = place() else { return };
+    let (mut alice, mut bob) = both(&place);
+    let file = alice.open("file");
+    assert_eq!(alice.write(file, 0, b"hers"), NtStatus::SUCCESS);
+    shut(&mut alice, file);
+    let on_host = place.folder().join("file");
+    mode(&on_host, 0o666);
+    let file = there(&mut bob, "file").unwrap();
+    assert_eq!(bob.write(file, 0, b"bobs"), NtStatus::SUCCESS);
+    assert_eq!(describe(&mut bob, file, SAID.0, HIDDEN), NtStatus::SUCCESS);
+    let now = fs::metadata(&on_host).unwrap();
+    assert_eq!((now.mtime(), now.uid()), (SAID.1, ALICE));
+    // And there they stay, as he has said them.
+    assert_eq!(bob.write(file, 0, b"more"), NtStatus::SUCCESS);
+    assert_eq!(fs::metadata(&on_host).unwrap().mtime(), SAID.1);
+    // What he makes is his own, still.
+    let own = bob.open("own");
+    assert_eq!(owner(&place.folder().join("own")).0, BOB);
+    shut(&mut bob, own);
+    // Who may no longer write may not, and nothing is done by halves.
+    let attributes = || {
+        let mut value = [0; 256];
+        rustix::fs::getxattr(&on_host, "user.DOSATTRIB", &mut value)
+            .map(|len| value[..len].to_vec())
+    };
+    let before = attributes();
+    mode(&on_host, 0o644);
+    assert_eq!(describe(&mut bob, file, SAID.0 + 10_000_000, 0x80), NtStatus::ACCESS_DENIED);
+    assert_eq!(fs::metadata(&on_host).unwrap().mtime(), SAID.1);
+    assert_eq!(attributes(), before);
+    shut(&mut bob, file);
+    assert_eq!(place.panics(), 0);
+}
+
 #[test]
 fn guests_are_nobody() {
     let Some(place) = place() else { return };

@@ -14,7 +14,7 @@ use smb::{Access, Attributes, FileTime, NtStatus};
 
 use super::super::aside::{AT_ONCE, elsewhere};
 use super::super::channel::Exchange;
-use super::super::fs::Handle;
+use super::super::fs::{Handle, SetTimes};
 use super::super::open::{Object, Open};
 use super::super::watch;
 use super::Answer;
@@ -105,6 +105,10 @@ fn set_basic(open: &Open, times: Times, attributes: Attributes) -> Result<Notify
     what.set(NotifyFilter::CREATION, set.created.is_time());
     what.set(NotifyFilter::LAST_ACCESS, set.accessed.is_time());
     what.set(NotifyFilter::LAST_WRITE, set.written.is_time());
+    // First, as these may be refused who may do the rest: then nothing is done.
+    let stamps = SetTimes { accessed: set.accessed, written: set.written, ..SetTimes::default() };
+    handle.set_times(stamps)?;
+    (set.accessed, set.written) = (FileTime::NONE, FileTime::NONE);
     if !attributes.is_empty() {
         handle.set_attributes(attributes - Attributes::NORMAL)?;
         what |= NotifyFilter::ATTRIBUTES;

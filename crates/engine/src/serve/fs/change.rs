@@ -4,11 +4,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FallocateFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid,
+    Access, AtFlags, CWD, FallocateFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid,
 };
 use rustix::io::Errno;
 use smb::{Attributes, FileTime, NtStatus};
 
+use super::super::acting::{Actor, act, now};
 use super::dosattrib::{self, DosAttrib, STORED};
 use super::errno::status;
 use super::facts::stat;
@@ -84,15 +85,16 @@ impl Handle {
     ///
     /// # Errors
     ///
-    /// ACCESS_DENIED for a share that is read-only or a file of somebody else.
+    /// ACCESS_DENIED for a share that is read-only, and a file of somebody else that may not be written to, or for which
+    /// the server cannot act.
     pub fn set_times(&self, times: SetTimes) -> Result<(), NtStatus> {
         self.share().writable()?;
         if times.accessed.is_time() || times.written.is_time() {
-            let set = Timestamps {
+            let stamps = Timestamps {
                 last_access: timespec(times.accessed),
                 last_modification: timespec(times.written),
             };
-            rustix::fs::utimensat(self, c"", &set, AtFlags::EMPTY_PATH).map_err(status)?;
+            self.stamp(&stamps).map_err(status)?;
         }
         if times.created.is_time() {
             self.store(|stored| stored.created = Some(times.created))?;
@@ -101,6 +103,31 @@ impl Handle {
             self.share().memo.tell(&stat(self).map_err(status)?, times.changed);
         }
         Ok(())
+    }
+
+    /// `utimensat(2)`, for who may write.
+    fn stamp(&self, stamps: &Timestamps) -> Result<(), Errno> {
+        let set = || rustix::fs::utimensat(self, c"", stamps, AtFlags::EMPTY_PATH);
+        let done = set();
+        if done != Err(Errno::PERM) {
+            return done;
+        }
+        match self.owner_to_act_for() {
+            owner @ Some(_) => act(&owner, set).unwrap_or(done),
+            None => done,
+        }
+    }
+
+    /// Who owns the file, if whose work this is may write to it: to the kernel its times are the owner's to set, to clients
+    /// those of who may write (as with Samba's `dos filetimes`). `None` also where the server acts for nobody.
+    fn owner_to_act_for(&self) -> Option<Arc<Actor>> {
+        if self.first_facts().reparse_tag != 0 {
+            return None;
+        }
+        let may = Access::WRITE_OK;
+        rustix::fs::accessat(CWD, &*self.proc_path(), may, AtFlags::EACCESS).ok()?;
+        let stat = stat(self).ok()?;
+        Some(Arc::new(now()?.turned_to(stat.stx_uid, stat.stx_gid)))
     }
 
     /// Sets the DOS attributes; those that follow from the file itself (DIRECTORY, REPARSE_POINT, NORMAL and
