@@ -11,11 +11,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use e2e::run::{PATIENCE, eventually};
-use smb::FileId;
 use smb::wire::header::{Command, Flags};
-use smb::wire::negotiate::dialect::{SMB_2_1, SMB_3_0, SMB_3_1_1};
+use smb::wire::negotiate::dialect::{SMB_2_0_2, SMB_2_1, SMB_3_0, SMB_3_1_1};
 use smb::wire::query_info::Subject;
+use smb::wire::smb1::Offer;
 use smb::wire::{change_notify, ioctl, lock, query_directory, query_info, set_info};
+use smb::{FileId, NtStatus};
 use testkit::fragments::Random;
 
 use super::client::Client;
@@ -298,4 +299,35 @@ fn under_attack(mut server: Server, seed: u64, time: Duration) {
     let held = || footprint(pid).1;
     eventually("descriptors come back", || held() <= before.1 + 16);
     server.must_live();
+}
+
+/// Or whoever runs the server would look for the mistake elsewhere.
+#[test]
+fn who_offers_only_what_is_not_served_is_told_of() {
+    let folder = Folder::new();
+    let said = |server: &Server, parts: &[&str]| {
+        let all = || parts.iter().all(|part| server.said().contains(part));
+        eventually(&format!("{parts:?} is said"), all);
+    };
+    let server = Server::start(folder.path());
+    let refused = Client::connect(server.port, SMB_2_0_2).err().unwrap();
+    assert_eq!(refused.status(), Some(NtStatus::NOT_SUPPORTED));
+    said(&server, &["offers SMB 2.0.2, and nothing", "dialects = \"2.0.2-3.1.1\" would"]);
+    // The way in which clients ask who know SMB1 as well.
+    for (smb2_002, words) in [(true, "offers SMB 2.0.2, and nothing"), (false, "speaks SMB1 only")]
+    {
+        let server = Server::start(folder.path());
+        let mut message = Vec::new();
+        Offer { smb2_002, smb2_wildcard: false }.encode(&mut message);
+        let len = u32::try_from(message.len()).unwrap();
+        let mut stream = TcpStream::connect(testkit::loopback(server.port)).unwrap();
+        stream.write_all(&[&len.to_be_bytes()[..], &message].concat()).unwrap();
+        said(&server, &[words]);
+        assert_eq!(server.said().contains("SMB1"), !smb2_002);
+    }
+    // And from the other end.
+    let server = Server::start_as(folder.path(), 0, &[], &["--dialects", "2.0.2-2.1"]);
+    assert!(Client::connect(server.port, SMB_3_1_1).is_err());
+    said(&server, &["offers SMB 3.1.1, and nothing", "dialects = \"2.0.2-3.1.1\" would"]);
+    assert!(Client::connect(server.port, SMB_2_0_2).is_ok());
 }

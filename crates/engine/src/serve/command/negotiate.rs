@@ -48,8 +48,15 @@ pub(in crate::serve) fn multi_protocol(channel: &Rc<Channel>, message: &[u8]) ->
         channel.agreed.set(agreed).ok()?;
         Dialect::Smb202 as u16
     } else {
-        server
-            .log(channel.peer, "speaks SMB1 only, which is refused: have it use SMB 2.1 or later");
+        let offered = [
+            offer.smb2_002.then_some(Dialect::Smb202),
+            offer.smb2_wildcard.then_some(Dialect::Smb210),
+        ];
+        let why = match offered.into_iter().flatten().max() {
+            Some(newest) => not_served(newest, &server.config.dialects),
+            None => "speaks SMB1 only, which is refused: have it use SMB 2.1 or later".to_owned(),
+        };
+        server.log(channel.peer, &why);
         return None;
     };
     // The SMB1 request stands for message 0.
@@ -67,6 +74,15 @@ pub(in crate::serve) fn multi_protocol(channel: &Rc<Channel>, message: &[u8]) ->
     let credits = channel.grant_one();
     reply.complete(NtStatus::SUCCESS, credits, None);
     Some(reply)
+}
+
+/// Why a client is refused that offers nothing newer than `theirs`, and how it would not be.
+fn not_served(theirs: Dialect, ours: &[Dialect]) -> String {
+    let oldest = ours.iter().copied().min().map_or(theirs, |ours| ours.min(theirs));
+    let newest = ours.iter().copied().max().map_or(theirs, |ours| ours.max(theirs));
+    format!(
+        "offers SMB {theirs}, and nothing that is served here: dialects = \"{oldest}-{newest}\" would let it in"
+    )
 }
 
 fn mode(server: &Server) -> SecurityMode {
@@ -150,13 +166,20 @@ pub(super) fn serve(x: &mut Exchange<'_>) -> Answer {
     let server = x.server();
     let config = &server.config;
     let request = Request::parse(x.message)?;
-    let dialect = config
-        .dialects
-        .iter()
-        .copied()
-        .filter(|dialect| request.dialects.contains(*dialect as u16))
-        .max()
-        .ok_or(NtStatus::NOT_SUPPORTED)?;
+    let ours = config.dialects.iter().copied();
+    let Some(dialect) = ours.filter(|dialect| request.dialects.contains(*dialect as u16)).max()
+    else {
+        // It may ask as often as it likes, and is told of when it does so first: 1 is behind a request of SMB1.
+        if x.header.message_id <= MessageId(1) {
+            let theirs = request.dialects.iter().filter_map(Dialect::from_wire).max();
+            let why = match theirs {
+                Some(theirs) => not_served(theirs, &config.dialects),
+                None => "offers no dialect of SMB that is known here".to_owned(),
+            };
+            server.log(channel.peer, &why);
+        }
+        return Err(NtStatus::NOT_SUPPORTED);
+    };
     if dialect >= Dialect::Smb210 && request.client.is_nil() && dialect.is_smb3() {
         // Some old scanners send none. They get no channels, and nothing else goes wrong.
         server.log(channel.peer, "has no ClientGuid; it will have one channel");
