@@ -56,6 +56,10 @@ struct Cli {
     /// Test another server: to see what this machine makes of the tests
     #[arg(long, value_enum)]
     peer: Option<Peer>,
+    /// Have the server run as a user other than root, to whom the folders belong: root may do everything, and whoever tests
+    /// as root sees no right that is missing
+    #[arg(long, conflicts_with_all = ["peer", "port", "record"])]
+    as_user: bool,
     /// Test a server that runs on this port of this host, with the shares and users of the matrix
     #[arg(long, value_name = "N", conflicts_with = "peer")]
     port: Option<u16>,
@@ -116,7 +120,7 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
     let kind = match (cli.peer, cli.port) {
         (Some(Peer::Smbd), _) => Kind::Smbd,
         (None, Some(port)) => Kind::Port(port),
-        (None, None) => ours(&root, cli.no_build)?,
+        (None, None) => ours(&root, cli.no_build, cli.as_user)?,
     };
     stage::clean_up_when_interrupted()?;
     if cli.smoke {
@@ -128,7 +132,7 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
     if let Some(path) = &cli.out {
         outcome::write(path, &table, share_of)?;
     }
-    if let Kind::Shunt(_) = kind {
+    if kind.is_ours() {
         let before = recorded(&root)?;
         let lost = confirm(&kind, &before, &mut table)?;
         report(&cases, &samba, &table);
@@ -188,14 +192,19 @@ fn share_of(suite: &str) -> &'static str {
     CASES.iter().find(|case| case.name == suite).map_or("-", |case| case.share)
 }
 
-fn ours(root: &Path, no_build: bool) -> anyhow::Result<Kind> {
+fn ours(root: &Path, no_build: bool, as_user: bool) -> anyhow::Result<Kind> {
     if !no_build {
         bench::build(root, &["shunt-cli"])?;
     }
     let program = bench::built(root).join("shunt");
     let absent = cannot_serve(&program);
     ensure!(absent.is_none(), "{}", absent.unwrap_or_default());
-    Ok(Kind::Shunt(program))
+    if !as_user {
+        return Ok(Kind::Shunt(program));
+    }
+    let absent = server::cannot_be_plain();
+    ensure!(absent.is_none(), "{}", absent.unwrap_or_default());
+    Ok(Kind::Plain(program))
 }
 
 /// Why `program` has no `serve`, if so.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -19,10 +19,22 @@ use crate::smbd::{PASSWORD, Smbd, USERS};
 pub(crate) enum Kind {
     /// The program `shunt`, here.
     Shunt(PathBuf),
+    /// The same, as a user who is not root and owns the folders.
+    Plain(PathBuf),
     Smbd,
     /// Somebody's, on this port.
     Port(u16),
 }
+
+impl Kind {
+    /// Whether it is ours, whoever runs it.
+    pub(crate) fn is_ours(&self) -> bool {
+        matches!(self, Self::Shunt(_) | Self::Plain(_))
+    }
+}
+
+/// The number of a user whom nobody else is, and who need not be known: [`Kind::Plain`].
+const PLAIN: u32 = 64_110;
 
 /// A server with its folders, all of which go when this is dropped.
 pub(crate) struct Server {
@@ -43,8 +55,10 @@ impl Server {
             return Ok(Self { running: None, mounted: None, dir: None, port });
         }
         let dir = stage::new_dir(&std::env::temp_dir().join("shunt-torture"))?;
-        let wanted =
-            case.port().filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok());
+        let is_plain = matches!(kind, Kind::Plain(_));
+        let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+        // Root alone has the ports below 1024.
+        let wanted = case.port().filter(|port| (*port >= 1024 || !is_plain) && is_free(port));
         let port = wanted.map_or_else(stage::free_port, Ok)?;
         let mut server = Self { running: None, mounted: None, dir: Some(dir.clone()), port };
         fs::set_permissions(&dir, Permissions::from_mode(0o755))?;
@@ -57,13 +71,25 @@ impl Server {
             // Samba serves as the user who is logged on.
             let mode = if share.name == matrix::CLOSED { 0 } else { 0o777 };
             fs::set_permissions(&share.path, Permissions::from_mode(mode))?;
+            if is_plain {
+                chown(&share.path, Some(PLAIN), Some(PLAIN))?;
+            }
         }
         server.running = Some(match kind {
             Kind::Shunt(program) => {
-                let mut running =
-                    Running::start(&ours(program, server.port, case, &shares), &dir, &[])?;
-                running.wait_for_port(server.port).context("shunt serve")?;
-                running
+                running_ours(&ours(program, server.port, case, &shares), &dir, server.port, &[])?
+            }
+            Kind::Plain(program) => {
+                // A copy, in a place where that user may look.
+                let home = dir.join("home");
+                fs::create_dir(&home)?;
+                chown(&home, Some(PLAIN), Some(PLAIN))?;
+                let copy = home.join("shunt-serve");
+                fs::copy(program, &copy)?;
+                let words = [as_plain(), ours(&copy, server.port, case, &shares)].concat();
+                let homes = ["HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"];
+                let settings = homes.map(|name| (name, OsString::from(&home)));
+                running_ours(&words, &dir, server.port, &settings)?
             }
             _ => {
                 let global = [matrix::GLOBAL, case.global()].concat();
@@ -135,6 +161,36 @@ pub(crate) fn cannot_mount(kind: &str) -> Option<String> {
         Some(format!("there is no mkfs.{kind}"))
     } else if !known.split_whitespace().any(|word| word == kind) {
         Some(format!("this kernel has no {kind}"))
+    } else {
+        None
+    }
+}
+
+fn running_ours(
+    words: &[OsString],
+    dir: &Path,
+    port: u16,
+    settings: &[(&str, OsString)],
+) -> anyhow::Result<Running> {
+    let mut running = Running::start(words, dir, settings)?;
+    running.wait_for_port(port).context("shunt serve")?;
+    Ok(running)
+}
+
+/// What to type before a program so that it is that user's.
+fn as_plain() -> Vec<OsString> {
+    let id = PLAIN.to_string();
+    ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"].map(OsString::from).into()
+}
+
+/// Why nothing can be run as that user, if so.
+pub(crate) fn cannot_be_plain() -> Option<&'static str> {
+    if !nix::unistd::geteuid().is_root() {
+        Some(
+            "only root can run a server as somebody else: without root it is one of a plain user anyway",
+        )
+    } else if install::find("setpriv").is_none() {
+        Some("there is no setpriv (Debian: util-linux)")
     } else {
         None
     }

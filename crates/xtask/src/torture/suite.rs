@@ -137,7 +137,7 @@ fn torture(
         .map(OsString::from),
     );
     words.extend(case.options().iter().map(OsString::from));
-    if let Some(name) = case.kept_by(matches!(kind, Kind::Shunt(_))) {
+    if let Some(name) = case.kept_by(kind.is_ours()) {
         words.push(format!("--option=torture:acl_xattr_name={name}").into());
     }
     if let Some(folder) = server.folder(case.share) {
