@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{
-    Access, AtFlags, CWD, FallocateFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid,
+    Access, AtFlags, CWD, FallocateFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW,
+    UTIME_OMIT, Uid,
 };
 use rustix::io::Errno;
 use smb::{Attributes, FileTime, NtStatus};
@@ -103,6 +104,17 @@ impl Handle {
             self.share().memo.tell(&stat(self).map_err(status)?, times.changed);
         }
         Ok(())
+    }
+
+    /// A stream of it was written to: of a file that is a time of its own, as on Windows. The kernel takes streams for
+    /// something that is said about it.
+    pub(super) fn note_write(&self) {
+        let at = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
+        if !self.is_folder() {
+            let now = Timestamps { last_access: at(UTIME_OMIT), last_modification: at(UTIME_NOW) };
+            // What was written stays written, whatever becomes of the time.
+            let _ = self.stamp(&now);
+        }
     }
 
     /// `utimensat(2)`, for who may write.

@@ -314,7 +314,9 @@ impl Stream {
         value.push(0);
         // REPLACE: one that somebody has deleted meanwhile does not come back.
         rustix::fs::setxattr(&*self.file.proc_path(), &*self.key(), &value, XattrFlags::REPLACE)
-            .map_err(full)
+            .map_err(full)?;
+        self.file.note_write();
+        Ok(())
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use smb::NtStatus;
+use smb::{FileTime, NtStatus};
 
-use super::super::{Handle, STREAM_MAX, Stream, StreamFacts};
+use super::super::{Handle, STREAM_MAX, SetTimes, Stream, StreamFacts};
 use super::{FILE, FOLDER, LOOK, create, on_each, on_each_with, open};
 
 fn file(share: &super::Share) -> Arc<Handle> {
@@ -47,6 +47,32 @@ fn read_write_and_size() {
         assert_eq!(stream.write(u64::MAX, b"x"), Err(NtStatus::DISK_FULL));
         assert_eq!(stream.size().unwrap(), 2);
         assert_eq!(file.facts().unwrap().size, 0);
+    });
+}
+
+#[test]
+fn what_is_written_to_a_stream_is_written_to_its_file() {
+    on_each(|share, _| {
+        let long_ago = FileTime::from_unix(86_400, 0);
+        let times = SetTimes { accessed: long_ago, written: long_ago, ..SetTimes::default() };
+        for (file, moves) in
+            [(file(share), true), (Arc::new(create(share, "folder", FOLDER)), false)]
+        {
+            let stream = Stream::create(file.clone(), "stream").unwrap();
+            let changes: [&dyn Fn(); 3] = [
+                &|| stream.write(0, b"hello").unwrap(),
+                &|| stream.set_size(2).unwrap(),
+                // No bytes are no change.
+                &|| stream.write(9, b"").unwrap(),
+            ];
+            for (at, change) in changes.into_iter().enumerate() {
+                file.set_times(times).unwrap();
+                change();
+                let now = file.facts().unwrap();
+                assert_eq!(now.written != long_ago, moves && at < 2, "{at}");
+                assert_eq!(now.accessed, long_ago);
+            }
+        }
     });
 }
 
