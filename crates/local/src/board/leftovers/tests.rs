@@ -7,15 +7,32 @@ use std::path::PathBuf;
 use super::*;
 use crate::board::Board;
 
-fn directory() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
-    dir
+/// A directory of its own for each test, which goes with it.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(test: &str) -> Self {
+        let name = format!("shunt-leftovers-{test}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 /// A directory with a board of ours, under the name of another namespace's.
-fn with_a_board_of(netns: &str) -> (tempfile::TempDir, Board, PathBuf) {
-    let dir = directory();
+fn with_a_board_of(test: &str, netns: &str) -> (Directory, Board, PathBuf) {
+    let dir = Directory::new(test);
     let board = Board::join(dir.path().to_str(), 600).unwrap();
     let (own, _) = locate(dir.path().to_str()).unwrap();
     let own = Path::new(OsStr::from_bytes(own.to_bytes()));
@@ -25,13 +42,13 @@ fn with_a_board_of(netns: &str) -> (tempfile::TempDir, Board, PathBuf) {
 }
 
 /// As if what is there had been opened long ago.
-fn swept(dir: &tempfile::TempDir) -> usize {
+fn swept(dir: &Directory) -> usize {
     sweep_at(dir.path().to_str(), SystemTime::now() + SETTLED + Duration::from_secs(60))
 }
 
 #[test]
 fn a_board_on_which_nobody_is_goes() {
-    let (dir, board, theirs) = with_a_board_of("f00");
+    let (dir, board, theirs) = with_a_board_of("goes", "f00");
     assert_eq!(swept(&dir), 0, "we are on it");
     assert!(theirs.exists());
     board.leave();
@@ -42,7 +59,7 @@ fn a_board_on_which_nobody_is_goes() {
 
 #[test]
 fn our_own_board_stays() {
-    let dir = directory();
+    let dir = Directory::new("own");
     Board::join(dir.path().to_str(), 600).unwrap().leave();
     assert_eq!(swept(&dir), 0);
     let (own, _) = locate(dir.path().to_str()).unwrap();
@@ -52,7 +69,7 @@ fn our_own_board_stays() {
 /// A version of Shunt that locks its slots and nothing else.
 #[test]
 fn a_board_with_a_slot_that_is_taken_stays() {
-    let (dir, board, theirs) = with_a_board_of("all");
+    let (dir, board, theirs) = with_a_board_of("slot", "all");
     let file = OpenOptions::new().read(true).write(true).open(&theirs).unwrap();
     call::lock_byte(file.as_raw_fd(), crate::board::lock_of(7)).unwrap();
     board.leave();
@@ -64,7 +81,7 @@ fn a_board_with_a_slot_that_is_taken_stays() {
 /// Who has opened a board that is being taken away finds another one.
 #[test]
 fn who_joins_meanwhile_makes_another() {
-    let dir = directory();
+    let dir = Directory::new("meanwhile");
     let (own, _) = locate(dir.path().to_str()).unwrap();
     let own = Path::new(OsStr::from_bytes(own.to_bytes())).to_owned();
     Board::join(dir.path().to_str(), 600).unwrap().leave();
@@ -82,7 +99,7 @@ fn who_joins_meanwhile_makes_another() {
 
 #[test]
 fn doors_without_a_board_go_if_nobody_is_behind_them() {
-    let (dir, board, _) = with_a_board_of("f00");
+    let (dir, board, _) = with_a_board_of("doors", "f00");
     let door = |name: &str| dir.path().join(name);
     let gone = ["engine-f00-v13", "engine-f00-v13-control", "engine-f01-v3"];
     let _ = gone.map(|name| drop(UnixListener::bind(door(name)).unwrap()));
