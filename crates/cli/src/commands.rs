@@ -151,7 +151,10 @@ enum Command {
         long_about = "Start a program under Shunt.\n\n\
             Settings come from options, then the environment, then the configuration file; the file has \
             the same names with underscores, as in: spin_us = 20. A program that cannot be accelerated \
-            runs all the same, on TCP, after one line on standard error (none with --log off).",
+            runs all the same, on TCP, after one line on standard error (none with --log off). So does one for \
+            which the file or a variable has a mistake, unless --strict is given; a wrong option is an error.\n\n\
+            The exit status is the program's own; 125 if shunt failed before (a wrong option, no library), 126 if \
+            the program cannot be executed, 127 if it was not found.",
         override_usage = "shunt run [OPTIONS] -- PROGRAM [ARGS]...",
         after_help = EXAMPLES_RUN
     )]
@@ -312,6 +315,9 @@ enum Command {
 struct RunArguments {
     #[command(flatten)]
     settings: SettingOptions,
+    /// Do not start the program, and exit with 125, when the configuration file or a SHUNT_ variable has a mistake
+    #[arg(long)]
+    strict: bool,
     /// The program, found as the shell finds it, and its arguments
     #[arg(
         required = true,
@@ -337,9 +343,14 @@ impl Place {
         SettingOptions::with_dir(self.config, self.dir)
     }
 
-    /// The directory of the board as settings have it; `None`: the usual one.
-    fn dir(self) -> anyhow::Result<Option<String>> {
-        Ok(config::load(&self.settings())?.limits.dir)
+    /// The directory of the board as settings have it; `None`: the usual one. `is_quiet`: not a word of what else is wrong
+    /// with them.
+    fn dir(self, is_quiet: bool) -> anyhow::Result<Option<String>> {
+        let (merged, aside) = config::look_for_dir(&self.settings())?;
+        if let Some(bad) = aside.filter(|_| !is_quiet) {
+            say::line(format_args!("shunt: {bad}; so programs stay on TCP"));
+        }
+        Ok(merged.limits.dir)
     }
 }
 
@@ -469,12 +480,14 @@ fn is_closed_pipe(e: &anyhow::Error) -> bool {
 fn perform(command: Command) -> Result<u8, (u8, anyhow::Error)> {
     let failed = |e| (EXIT_NO, e);
     match command {
-        Command::Run(arguments) => Err(run::run(&arguments.settings, &arguments.command)),
+        Command::Run(arguments) => {
+            Err(run::run(&arguments.settings, arguments.strict, &arguments.command))
+        }
         Command::Doctor(arguments) => doctor(arguments).map_err(failed),
         Command::Stat(arguments) => stat(arguments).map(|()| EXIT_OK).map_err(failed),
         Command::Top(arguments) => {
             let interval = arguments.interval;
-            let dir = arguments.place.dir().map_err(failed)?;
+            let dir = arguments.place.dir(false).map_err(failed)?;
             top::run(dir.as_deref(), interval).map(|()| EXIT_OK).map_err(failed)
         }
         Command::Defrag(arguments) => defrag::defrag(&arguments),
@@ -531,7 +544,7 @@ fn stat(arguments: StatArguments) -> anyhow::Result<()> {
         "--everyone goes with --prometheus or --metrics"
     );
     let view = stat::View { json, pid, all, totals, watch };
-    let dir = place.dir()?;
+    let dir = place.dir(json)?;
     let whose = if everyone {
         stat::prometheus::Whose::Everyones
     } else {

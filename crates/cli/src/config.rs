@@ -20,6 +20,10 @@ use crate::serve::SERVE;
 
 /// The setting that `--off` writes.
 const SWITCH: &str = "enabled";
+/// The setting that says where the board is.
+const DIR: &str = "dir";
+/// Settings that can contradict each other.
+const RINGS: [&str; 2] = ["ring_min", "ring_max"];
 /// The section of the configuration file that is about the engine.
 const ENGINE: &str = "engine";
 /// Names the configuration file.
@@ -60,8 +64,84 @@ pub(crate) struct Written {
     pub(crate) source: Source,
 }
 
-/// All settings, checked.
-#[derive(Clone, Debug)]
+/// Something that is wrong with what somebody wrote.
+#[derive(Debug)]
+pub(crate) struct Mistake {
+    /// In words, with the place.
+    error: anyhow::Error,
+    about: About,
+    rank: Rank,
+}
+
+/// What a mistake is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum About {
+    /// The whole file: nobody knows what it says.
+    File,
+    /// This setting, or one that looks like it.
+    Setting(&'static str),
+    /// A name that is no setting's.
+    Nothing,
+}
+
+/// Who wins over whom: the last one does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    File,
+    Environment,
+    Option,
+}
+
+impl Source {
+    const fn rank(&self) -> Rank {
+        match self {
+            Self::File(..) => Rank::File,
+            Self::Environment(_) => Rank::Environment,
+            Self::Option(_) => Rank::Option,
+        }
+    }
+}
+
+impl Mistake {
+    fn of(setting: &'static str, source: &Source, bad: impl fmt::Display) -> Self {
+        let (about, rank) = (About::Setting(setting), source.rank());
+        Self { error: anyhow!("{source}: {bad}"), about, rank }
+    }
+
+    fn of_the_file(error: anyhow::Error) -> Self {
+        Self { error, about: About::File, rank: Rank::File }
+    }
+
+    /// Whether it is in the command line, and not in what others have written for all programs.
+    pub(crate) fn is_of_options(&self) -> bool {
+        self.rank == Rank::Option
+    }
+
+    /// Whether because of it nobody knows what `setting` is to be.
+    fn hides(&self, setting: &str, winner: Option<&Source>) -> bool {
+        let concerns = match self.about {
+            About::File => true,
+            About::Setting(name) => name == setting,
+            About::Nothing => false,
+        };
+        concerns && winner.is_none_or(|winner| winner.rank() <= self.rank)
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}", self.error)
+    }
+}
+
+impl From<Mistake> for anyhow::Error {
+    fn from(mistake: Mistake) -> Self {
+        mistake.error
+    }
+}
+
+/// All settings that make sense, checked if all do.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Merged {
     /// What the settings amount to.
     pub(crate) limits: Limits,
@@ -90,6 +170,14 @@ impl Merged {
     pub(crate) fn closed_for_certain(&self) -> Option<String> {
         self.closed()
             .filter(|_| self.closed.as_ref().is_some_and(|at| at.symlink_metadata().is_ok()))
+    }
+
+    /// The same with every connection left on TCP.
+    pub(crate) fn switched_off(mut self) -> Self {
+        self.limits.enabled = false;
+        let source = Source::Environment("SHUNT_ENABLED");
+        self.written.insert(SWITCH, Written { setting: SWITCH, text: "off".into(), source });
+        self
     }
 
     /// The environment that hands the settings on: each variable with its value, or `None` where
@@ -208,66 +296,123 @@ impl FromArgMatches for SettingOptions {
 /// Looks up one variable of the environment.
 pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Result<String, VarError>;
 
-/// Reads and merges everything for this process.
-pub(crate) fn load(options: &SettingOptions) -> anyhow::Result<Merged> {
-    merge(options, &|name| std::env::var(name))
+/// Reads and merges everything for this process; what makes no sense is passed over, and told.
+pub(crate) fn look(options: &SettingOptions) -> (Merged, Vec<Mistake>) {
+    gather(options, &|name| std::env::var(name))
 }
 
-/// Merges options over `environment` over the configuration file.
+/// The same for who needs to know where the board is, and nothing else: also what else is wrong, which is no business of
+/// theirs.
+pub(crate) fn look_for_dir(options: &SettingOptions) -> anyhow::Result<(Merged, Option<Mistake>)> {
+    dir_of(look(options))
+}
+
+fn dir_of((merged, mistakes): (Merged, Vec<Mistake>)) -> anyhow::Result<(Merged, Option<Mistake>)> {
+    let hides = |bad: &Mistake| bad.is_of_options() || bad.hides(DIR, merged.source(DIR));
+    let (hiding, others): (Vec<_>, Vec<_>) = mistakes.into_iter().partition(hides);
+    match hiding.into_iter().next() {
+        Some(bad) => Err(bad.into()),
+        None => Ok((merged, others.into_iter().next())),
+    }
+}
+
+/// Reads and merges everything for this process; all of it must make sense.
+pub(crate) fn load(options: &SettingOptions) -> anyhow::Result<Merged> {
+    strictly(look(options))
+}
+
+fn strictly((merged, mistakes): (Merged, Vec<Mistake>)) -> anyhow::Result<Merged> {
+    mistakes.into_iter().next().map_or(Ok(merged), |bad| Err(bad.into()))
+}
+
+/// Merges options over `environment` over the configuration file; all of it must make sense.
+#[cfg(test)]
 pub(crate) fn merge(
     options: &SettingOptions,
     environment: Environment<'_>,
 ) -> anyhow::Result<Merged> {
-    let Found { file, closed } = find_file(options, environment)?;
-    let (file, mut layers) = match file {
-        Some((path, text)) => {
-            let written = parse_file(&path, &text)?;
-            (Some(path), written)
-        }
-        None => (None, Vec::new()),
-    };
-    layers.extend(from_environment(environment)?);
-    layers.extend(options.written.iter().cloned());
+    strictly(gather(options, environment))
+}
 
-    let mut limits = Limits::default();
-    let mut winners = BTreeMap::new();
+/// Merges options over `environment` over the configuration file, as far as they make sense.
+pub(crate) fn gather(
+    options: &SettingOptions,
+    environment: Environment<'_>,
+) -> (Merged, Vec<Mistake>) {
+    let mut merged = Merged::default();
+    let mut mistakes = Vec::new();
+    let mut layers = Vec::new();
+    match find_file(options, environment) {
+        Ok(Found { file, closed }) => {
+            merged.closed = closed;
+            if let Some((path, text)) = file {
+                match parse_file(&path, &text) {
+                    Ok((written, bad)) => {
+                        layers.extend(written);
+                        mistakes.extend(bad);
+                    }
+                    Err(bad) => mistakes.push(Mistake::of_the_file(bad)),
+                }
+                merged.file = Some(path);
+            }
+        }
+        Err(error) => {
+            // Who names one means one that is there.
+            let rank = if options.config.is_some() { Rank::Option } else { Rank::File };
+            mistakes.push(Mistake { error, about: About::File, rank });
+        }
+    }
+    let (written, bad) = from_environment(environment);
+    layers.extend(written);
+    mistakes.extend(bad);
+    layers.extend(options.written.iter().cloned());
     for written in layers {
         // Also what will be overridden: a mistake is better found on the first day.
-        limits
-            .set(written.setting, &written.text)
-            .map_err(|bad| anyhow!("{}: {bad}", written.source))?;
-        winners.insert(written.setting, written);
+        match merged.limits.set(written.setting, &written.text) {
+            Ok(()) => drop(merged.written.insert(written.setting, written)),
+            Err(bad) => mistakes.push(Mistake::of(written.setting, &written.source, bad)),
+        }
     }
-    let limits = limits.checked().map_err(|bad| anyhow!("{}{bad}", blame(&winners)))?;
-    Ok(Merged { limits, written: winners, file, closed })
+    match merged.limits.clone().checked() {
+        Ok(limits) => merged.limits = limits,
+        Err(bad) => {
+            let error = anyhow!("{}{bad}", blame(&merged.written));
+            let sources = RINGS.iter().filter_map(|name| merged.source(name));
+            let rank = sources.map(Source::rank).max().unwrap_or(Rank::File);
+            mistakes.push(Mistake { error, about: About::Setting(RINGS[0]), rank });
+        }
+    }
+    (merged, mistakes)
 }
 
 /// Who wrote the two settings that can contradict each other.
 fn blame(written: &BTreeMap<&'static str, Written>) -> String {
-    let sources: Vec<String> = ["ring_min", "ring_max"]
+    let sources: Vec<String> = RINGS
         .iter()
         .filter_map(|name| Some(format!("{name} is from {}", written.get(name)?.source)))
         .collect();
     if sources.is_empty() { String::new() } else { format!("{}: ", sources.join(", ")) }
 }
 
-fn from_environment(environment: Environment<'_>) -> anyhow::Result<Vec<Written>> {
+fn from_environment(environment: Environment<'_>) -> (Vec<Written>, Vec<Mistake>) {
     let mut written = Vec::new();
+    let mut mistakes = Vec::new();
     for setting in SETTINGS {
-        let text = match environment(setting.env) {
-            Ok(text) => text,
-            Err(VarError::NotPresent) => continue,
-            Err(VarError::NotUnicode(_)) => {
-                bail!("{} in the environment is not UTF-8", setting.env)
+        let source = Source::Environment(setting.env);
+        match environment(setting.env) {
+            // `SHUNT_LOG= shunt run …` is how a shell unsets a variable for one command.
+            Ok(text) if !text.is_empty() => {
+                written.push(Written { setting: setting.name, text, source });
             }
-        };
-        // `SHUNT_LOG= shunt run …` is how a shell unsets a variable for one command.
-        if !text.is_empty() {
-            let source = Source::Environment(setting.env);
-            written.push(Written { setting: setting.name, text, source });
+            Ok(_) | Err(VarError::NotPresent) => {}
+            Err(VarError::NotUnicode(_)) => {
+                let error = anyhow!("{source} is not UTF-8");
+                let about = About::Setting(setting.name);
+                mistakes.push(Mistake { error, about, rank: Rank::Environment });
+            }
         }
     }
-    Ok(written)
+    (written, mistakes)
 }
 
 /// Variables that are nobody's, and look like one that is: each with that one.
@@ -364,28 +509,45 @@ pub(crate) fn known_section(name: &str, value: &DeValue<'_>) -> Result<(), Strin
     Ok(())
 }
 
-/// Settings in the text of a configuration file.
-fn parse_file(path: &Path, text: &str) -> anyhow::Result<Vec<Written>> {
-    let table = DeTable::parse(text).map_err(|e| {
+/// The tables and values in the text of a configuration file.
+fn parse_table<'a>(path: &Path, text: &'a str) -> anyhow::Result<Spanned<DeTable<'a>>> {
+    DeTable::parse(text).map_err(|e| {
         let line = e.span().map_or(1, |span| line_of(text, span.start));
         anyhow!("{}:{line}: {}", path.display(), e.message())
-    })?;
+    })
+}
+
+/// Settings in the text of a configuration file, and what else is there that should not be.
+fn parse_file(path: &Path, text: &str) -> anyhow::Result<(Vec<Written>, Vec<Mistake>)> {
+    let table = parse_table(path, text)?;
     let mut written = Vec::new();
-    for (key, value) in table.get_ref().iter() {
+    let mut mistakes = Vec::new();
+    for (key, value) in table.get_ref() {
         let source = Source::File(path.to_owned(), line_of(text, key.span().start));
         let name: &str = key.get_ref();
         if [ENGINE, SERVE].contains(&name) && matches!(value.get_ref(), DeValue::Table(_)) {
             continue;
         }
-        known_section(name, value.get_ref()).map_err(|bad| anyhow!("{source}: {bad}"))?;
+        let nobodys = |error| Mistake { error, about: About::Nothing, rank: Rank::File };
+        if let Err(bad) = known_section(name, value.get_ref()) {
+            mistakes.push(nobodys(anyhow!("{source}: {bad}")));
+            continue;
+        }
         let Some(setting) = SETTINGS.iter().find(|s| s.name == name) else {
-            bail!("{source}: no such setting: {name}{}", suggestion(name));
+            let error = anyhow!("{source}: no such setting: {name}{}", suggestion(name));
+            let about = meant(name).map_or(About::Nothing, |setting| About::Setting(setting.name));
+            mistakes.push(Mistake { about, ..nobodys(error) });
+            continue;
         };
-        let text =
-            value_text(value).with_context(|| format!("{source}: {name}: {}", setting.help))?;
-        written.push(Written { setting: setting.name, text, source });
+        match value_text(value).with_context(|| format!("{source}: {name}: {}", setting.help)) {
+            Ok(text) => written.push(Written { setting: setting.name, text, source }),
+            Err(error) => {
+                let about = About::Setting(setting.name);
+                mistakes.push(Mistake { about, ..nobodys(error) });
+            }
+        }
     }
-    Ok(written)
+    Ok((written, mistakes))
 }
 
 /// Settings in the section of the engine of the configuration file; `known` are all that there are.
@@ -396,8 +558,7 @@ pub(crate) fn engine_section(
     let Some((path, text)) = find_file(options, &|name| std::env::var(name))?.file else {
         return Ok(Vec::new());
     };
-    // What is wrong with it was told when the other settings were read.
-    let Ok(table) = DeTable::parse(&text) else { return Ok(Vec::new()) };
+    let table = parse_table(&path, &text)?;
     let Some(DeValue::Table(section)) = table.get_ref().get(ENGINE).map(Spanned::get_ref) else {
         return Ok(Vec::new());
     };
@@ -439,10 +600,14 @@ pub(crate) fn value_text(value: &Spanned<DeValue<'_>>) -> anyhow::Result<String>
 }
 
 /// The setting that was probably meant.
-fn suggestion(name: &str) -> String {
+fn meant(name: &str) -> Option<&'static Setting> {
     let plain = |s: &str| s.to_lowercase().replace(['-', '_'], "");
-    let meant = |s: &&Setting| plain(s.name) == plain(name) || distance(s.name, name) <= 2;
-    match SETTINGS.iter().find(meant) {
+    SETTINGS.iter().find(|s| plain(s.name) == plain(name) || distance(s.name, name) <= 2)
+}
+
+/// What to say of it.
+fn suggestion(name: &str) -> String {
+    match meant(name) {
         Some(setting) => format!(" (did you mean {}?)", setting.name),
         None => {
             let names: Vec<&str> = SETTINGS.iter().map(|s| s.name).collect();

@@ -110,7 +110,11 @@ impl FromArgMatches for EngineOptions {
 /// Merges options over the section of the configuration file.
 fn load(options: &EngineOptions) -> anyhow::Result<Config> {
     let place = SettingOptions::with_dir(options.config.clone(), None);
-    let merged = config::load(&place)?;
+    // Of what is not in its section it uses the directory alone.
+    let (merged, aside) = config::look_for_dir(&place)?;
+    if let Some(bad) = aside {
+        say::line(format_args!("shunt: {bad}; so programs stay on TCP"));
+    }
     if let Some(words) = merged.closed() {
         say::line(format_args!("shunt: {words}"));
     }
@@ -178,7 +182,7 @@ fn serve(config: Config) -> anyhow::Result<()> {
 
 fn ask(place: &Place, request: &Request) -> anyhow::Result<Value> {
     let options = SettingOptions::with_dir(place.config.clone(), place.dir.clone());
-    let merged = config::load(&options)?;
+    let (merged, _) = config::look_for_dir(&options)?;
     let is_of_the_file = matches!(merged.source("dir"), Some(Source::File(..)));
     let dir = merged.limits.dir;
     // One that serves several users is in the usual place, whatever directory the file tells their programs of.
@@ -483,6 +487,14 @@ mod tests {
         // And `shunt run` does not mind the section.
         let other = SettingOptions::with_dir(Some(file.clone()), None);
         assert_eq!(config::load(&other).unwrap().limits.spin.as_micros(), 5);
+        // Nor we what is wrong with its settings, except for the directory.
+        std::fs::write(&file, "spin_u = 5\n[engine]\nmax_conns = 21\n").unwrap();
+        assert_eq!(load(&options(&["--config", path])).unwrap().max_conns, 21);
+        for bad in ["dir = \"x\"\n", "dri = \"/x\"\n", "[engine\n", "dir = 1\n[engine]\n"] {
+            std::fs::write(&file, bad).unwrap();
+            let words = load(&options(&["--config", path])).unwrap_err().to_string();
+            assert!(words.contains(":1: "), "{words}");
+        }
         std::fs::write(&file, "[engine]\nmax_lynks = 2\n").unwrap();
         let words = load(&options(&["--config", path])).unwrap_err().to_string();
         assert!(words.contains(":2: no such setting: max_lynks"), "{words}");

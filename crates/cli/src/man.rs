@@ -22,7 +22,11 @@ const CONFIG: &str = "SHUNT_CONFIG";
 type Entry = (String, String);
 
 const RUN_EXIT: &[(&str, &str)] = &[
-    ("125", "shunt itself failed: a wrong option or setting, or the library was not found"),
+    (
+        "125",
+        "shunt itself failed: a wrong option, or the library was not found; with --strict also a mistake in the \
+         configuration file or in a SHUNT_ variable, with which the program runs on TCP otherwise",
+    ),
     ("126", "the program was found but cannot be executed"),
     ("127", "the program was not found"),
     ("otherwise", "that of the program, which has replaced shunt"),

@@ -150,8 +150,14 @@ pub(crate) fn environment(
 }
 
 /// Becomes the program; returns only if that fails, with the exit status.
-pub(crate) fn run(options: &SettingOptions, command: &[OsString]) -> (u8, anyhow::Error) {
-    match prepare(options, command) {
+///
+/// `is_strict`: not if there is a mistake in the configuration file or the environment.
+pub(crate) fn run(
+    options: &SettingOptions,
+    is_strict: bool,
+    command: &[OsString],
+) -> (u8, anyhow::Error) {
+    match prepare(options, is_strict, command) {
         Ok((arguments, variables)) => execute(&command[0], &arguments, &variables),
         Err((status, error)) => (status, error),
     }
@@ -161,11 +167,17 @@ type Prepared = (Vec<CString>, Vec<CString>);
 
 fn prepare(
     options: &SettingOptions,
+    is_strict: bool,
     command: &[OsString],
 ) -> Result<Prepared, (u8, anyhow::Error)> {
     let ours = |error| (EXIT_OURS, error);
     let name = command.first().ok_or_else(|| ours(anyhow!("no program was given")))?;
-    let merged = config::load(options).map_err(ours)?;
+    let (mut merged, mut mistakes) = config::look(options);
+    // Who has typed the options is there to correct them. The rest is one file for many services, none of which is to stay
+    // down for it.
+    if let Some(at) = mistakes.iter().position(|bad| is_strict || bad.is_of_options()) {
+        return Err(ours(mistakes.swap_remove(at).into()));
+    }
     let search = std::env::var_os("PATH");
     let path = program::find(name, search.as_deref()).map_err(|e| {
         let status = match e {
@@ -183,6 +195,18 @@ fn prepare(
             "shunt: its file gives it rights (setcap, set-user-id), so LD_PRELOAD, LD_LIBRARY_PATH, TMPDIR and their like are gone \
              from the environment",
         );
+    }
+    if let Some(bad) = mistakes.first() {
+        if merged.limits.log != Level::Off {
+            let more = match mistakes.len() {
+                1 => String::new(),
+                n => format!(" (and {} more)", n - 1),
+            };
+            let name = Path::new(name).file_name().unwrap_or(name).display();
+            say::line(format_args!("shunt: {bad}{more}; so {name} runs on TCP"));
+        }
+        // What was to be left on TCP may be among what is not understood.
+        merged = merged.switched_off();
     }
     if let Some(words) = merged.closed_for_certain().filter(|_| merged.limits.log != Level::Off) {
         say::line(format_args!("shunt: {words}"));

@@ -187,17 +187,74 @@ fn failures_have_the_statuses_of_env() {
 }
 
 #[test]
-fn a_file_with_a_mistake_stops_the_start_and_names_the_line() {
+fn a_mistake_in_what_is_for_all_programs_leaves_them_on_tcp_and_is_told() {
     let place = Place::new();
     let file = place.dir.path().join("shunt.toml");
-    std::fs::write(&file, "log = \"error\"\nring_mini = \"64K\"\n").expect("write");
-    let output = place.shunt(&["run", "--config", file.to_str().expect("UTF-8"), "--", "true"]);
-    exits(&output, 125);
-    let expected = format!(
-        "shunt: {}:2: no such setting: ring_mini (did you mean ring_min?)\n",
-        file.display()
-    );
-    assert_eq!(text(&output.stderr), expected);
+    let config = ["--config", file.to_str().expect("UTF-8")];
+    let write = |text: &str| std::fs::write(&file, text).expect("write");
+    let script = "echo \"[$LD_PRELOAD] $SHUNT_ENABLED\"; exit 3";
+    let run = |more: &[&str]| {
+        place.shunt(&[&["run"][..], &config, more, &["--", "sh", "-c", script]].concat())
+    };
+    write("log = \"error\"\nring_mini = \"64K\"\n");
+    let words =
+        format!("shunt: {}:2: no such setting: ring_mini (did you mean ring_min?)", file.display());
+    let output = run(&[]);
+    exits(&output, 3);
+    assert_eq!(text(&output.stdout), "[] off\n");
+    assert_eq!(text(&output.stderr), format!("{words}; so sh runs on TCP\n"));
+    assert_eq!(text(&run(&["--log", "off"]).stderr), "");
+    let strict = run(&["--strict"]);
+    exits(&strict, 125);
+    assert_eq!(text(&strict.stderr), format!("{words}\n"));
+    // The file cannot ask for that.
+    write("strict = true\nspin_us = \"many\"\n");
+    let output = run(&[]);
+    exits(&output, 3);
+    assert!(text(&output.stderr).contains("(and 1 more); so sh runs on TCP"));
+    // Options are for whoever types them, also where something else is wrong.
+    exits(&run(&["--spin-us", "5000"]), 125);
+    write("ring_min = \"256K\"\n");
+    exits(&run(&["--ring-max", "64K"]), 125);
+    exits(&place.shunt(&["run", "--config", "/no/such/file", "--", "true"]), 125);
+    for (name, value) in [("SHUNT_SPIN_US", "many"), ("SHUNT_CONFIG", "/no/such/file")] {
+        let with = |strict: &[&str]| {
+            let mut command = place.command(SHUNT);
+            let command = command.env(name, value).arg("run").args(strict);
+            command.args(["--", "sh", "-c", script]).output().expect("shunt")
+        };
+        let output = with(&[]);
+        exits(&output, 3);
+        assert_eq!(text(&output.stdout), "[] off\n", "{name}");
+        assert!(text(&output.stderr).contains(name), "{}", text(&output.stderr));
+        exits(&with(&["--strict"]), 125);
+    }
+}
+
+#[test]
+fn who_looks_minds_the_directory_alone() {
+    let place = Place::new();
+    let file = place.dir.path().join("shunt.toml");
+    let write = |text: &str| std::fs::write(&file, text).expect("write");
+    let stat = |more: &[&str]| {
+        let mut command = place.command(SHUNT);
+        let command = command.env("SHUNT_CONFIG", &file).env_remove("SHUNT_DIR").arg("stat");
+        command.args(more).output().expect("shunt")
+    };
+    let dir = place.dir.path().join("elsewhere");
+    write(&format!("spin_u = 3\ndir = \"{}\"\n", dir.display()));
+    let output = stat(&[]);
+    exits(&output, 0);
+    assert!(text(&output.stdout).contains("elsewhere/board-"), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("no such setting: spin_u"), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr).lines().count(), 1);
+    assert_eq!(text(&stat(&["--json"]).stderr), "");
+    for unknown in ["dir = \"elsewhere\"\n", "drr = \"/elsewhere\"\n", "spin_us = \n"] {
+        write(unknown);
+        exits(&stat(&[]), 1);
+        exits(&stat(&["--json"]), 1);
+        exits(&stat(&["--dir", dir.to_str().expect("UTF-8")]), 0);
+    }
 }
 
 #[test]
