@@ -419,7 +419,8 @@ fn directory_check(dir: &Path, is_named: bool, uid: u32) -> Check {
     let shown = dir.display();
     match std::fs::symlink_metadata(dir) {
         Ok(at) if !at.is_dir() => {
-            Check::no(NAME, format!("{shown} is not a directory"), "remove it or set SHUNT_DIR")
+            let advice = if is_named { "name another one (SHUNT_DIR)" } else { "remove it" };
+            Check::no(NAME, format!("{shown} is not a directory"), advice)
         }
         Ok(at) if at.uid() != uid => Check::no(
             NAME,
@@ -429,7 +430,13 @@ fn directory_check(dir: &Path, is_named: bool, uid: u32) -> Check {
         Ok(at) if at.mode() & 0o077 != 0 => Check::no(
             NAME,
             format!("{shown} is open to others (mode {:o})", at.mode() & 0o7777),
-            format!("chmod 700 {shown}; where users or containers are to meet: sudo shunt share"),
+            match is_named {
+                // It may be any of the system's, which needs its mode.
+                true => "name another one (SHUNT_DIR), which is yours alone (mode 700); where users or containers are to \
+                         meet: sudo shunt share"
+                    .to_owned(),
+                false => format!("chmod 700 {shown}"),
+            },
         ),
         Ok(at) => Check::ok(NAME, format!("{shown}, yours, mode {:o}", at.mode() & 0o7777)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => absent_directory_check(dir, is_named),

@@ -431,7 +431,14 @@ fn an_engine_says_which_directory_is_open_to_others() {
     let output = place.shunt(&["engine"]);
     exits(&output, 1);
     let said = text(&output.stderr);
-    assert!(said.contains(&format!("{}: the board belongs to", board.display())), "{said}");
+    assert!(said.contains(&format!("{}: the directory belongs to", board.display())), "{said}");
+    assert!(!said.contains("remove"), "it may be /tmp: {said}");
+    let file = place.dir.path().join("file");
+    std::fs::write(&file, "").expect("a file");
+    let output = place.command(SHUNT).env("SHUNT_DIR", &file).arg("engine").output();
+    let said = text(&output.expect("shunt").stderr);
+    assert!(said.contains(&format!("{}: this is not a directory", file.display())), "{said}");
+    assert!(!said.contains("remove"), "it may be /etc/passwd: {said}");
 }
 
 /// What cannot be written is not told; what was to be done is done.

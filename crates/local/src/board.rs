@@ -182,7 +182,7 @@ pub type SideKey = [u32; 3];
 ///
 /// # Errors
 ///
-/// [`MapError::NotOurs`] if it is neither, or why it cannot be made.
+/// [`MapError::OpenDirectory`] if it is neither, [`MapError::NotADirectory`] if it is none, or why it cannot be made.
 pub fn prepare(dir: Option<&str>) -> Result<Option<u32>, MapError> {
     let path = CString::new(directory(dir)).map_err(|_| MapError::NotOurs)?;
     let stat = match call::lstat(&path) {
@@ -195,13 +195,13 @@ pub fn prepare(dir: Option<&str>) -> Result<Option<u32>, MapError> {
     const S_IFMT: u32 = 0o170_000;
     const S_IFDIR: u32 = 0o040_000;
     if stat.st_mode & S_IFMT != S_IFDIR {
-        return Err(MapError::NotOurs);
+        return Err(MapError::NotADirectory);
     }
     if stat.st_uid == call::geteuid() && stat.st_mode & 0o077 == 0 {
         return Ok(None);
     }
     let is_shared = dir.is_some() && is_shared(stat.st_uid, stat.st_mode);
-    if is_shared { Ok(Some(stat.st_gid)) } else { Err(MapError::NotOurs) }
+    if is_shared { Ok(Some(stat.st_gid)) } else { Err(MapError::OpenDirectory) }
 }
 
 /// Each half that is or was in use, with its number. What a tool reads is racy by nature. `fd`: the file, which is asked
@@ -398,7 +398,7 @@ impl Board {
     fn join_as(dir: Option<&str>, high: i32, access: Access) -> Result<Self, MapError> {
         let access = match (prepare(dir)?, access) {
             (Some(group), Access::Guest) => Access::Member(group),
-            (Some(_), _) => return Err(MapError::NotOurs),
+            (Some(_), _) => return Err(MapError::OpenDirectory),
             (None, access) => access,
         };
         let (path, netns) = locate(dir)?;

@@ -49,7 +49,8 @@ impl Absence {
             _ => None,
         };
         let is_refused =
-            matches!(error, MapError::NotOurs) || matches!(errno, Some(libc::EACCES | libc::EPERM));
+            matches!(error, MapError::NotOurs | MapError::OpenDirectory | MapError::NotADirectory)
+                || matches!(errno, Some(libc::EACCES | libc::EPERM));
         let is_missed = self.named.is_some() && matches!(errno, Some(libc::EROFS | libc::ENOENT));
         let told = if is_refused || is_missed { Level::Error } else { Level::Info };
         if self.log < told {

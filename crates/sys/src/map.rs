@@ -85,8 +85,12 @@ pub enum Access {
 pub enum MapError {
     /// A system call failed: what, and its errno.
     System(&'static str, i32),
-    /// The directory or the file belongs to somebody else or is open to others.
+    /// The file belongs to somebody else or is open to others.
     NotOurs,
+    /// The directory does, and is not one that root has opened to a group either.
+    OpenDirectory,
+    /// What is to be the directory is something else.
+    NotADirectory,
     /// The file was made by another version of Shunt.
     Version(u32),
     /// The file is not a board (yet).
@@ -103,9 +107,17 @@ impl std::fmt::Display for MapError {
             Self::System(what, errno) => {
                 write!(f, "{what}: {}", io::Error::from_raw_os_error(*errno))
             }
+            // It may be any file or directory of the system, so nobody is told to remove it or to change its mode.
+            Self::OpenDirectory => f.write_str(
+                "the directory belongs to another user or is open to others: name another one (dir, SHUNT_DIR), which is \
+                 yours and closed to others (mode 700), or which `shunt share` has made for a group",
+            ),
+            Self::NotADirectory => {
+                f.write_str("this is not a directory: name another one (dir, SHUNT_DIR)")
+            }
             Self::NotOurs => f.write_str(
-                "the board belongs to another user or is open to others: remove it or set SHUNT_DIR (one that users \
-                 share must be root's, open to one group and closed to others: chmod 3770)",
+                "the file of the board belongs to another user or is open to others: end the programs that use it and \
+                 remove that file, or name another directory (dir, SHUNT_DIR)",
             ),
             Self::Version(v) => write!(
                 f,

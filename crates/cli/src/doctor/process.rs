@@ -305,7 +305,8 @@ fn absence_check(proc: &Path, environ: &Environment) -> Check {
     let status = fs::read_to_string(proc.join("status")).unwrap_or_default();
     match dir.metadata() {
         Some(about) if !about.is_dir() => {
-            Check::no(DIRECTORY, format!("{name} is not a directory"), "remove it or set SHUNT_DIR")
+            let advice = "name another one (SHUNT_DIR)";
+            Check::no(DIRECTORY, format!("{name} is not a directory"), advice)
         }
         Some(about) if about.mode() & 0o077 == 0o070 && !is_open_to(&about, &status) => Check::no(
             DIRECTORY,
@@ -318,7 +319,7 @@ fn absence_check(proc: &Path, environ: &Environment) -> Check {
         Some(about) if about.mode() & 0o007 != 0 => Check::no(
             DIRECTORY,
             format!("{name} is open to everybody (mode {:o})", about.mode() & 0o7777),
-            "remove it and make it anew: sudo shunt share",
+            "name another one (SHUNT_DIR); `sudo shunt share` makes one",
         ),
         _ => Check::no(
             DIRECTORY,
