@@ -1,5 +1,6 @@
 //! `shunt share`: makes a directory in which users who trust each other, or containers, share a board.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -56,11 +57,21 @@ pub(crate) fn share(arguments: &ShareArguments) -> anyhow::Result<()> {
     let Some(text) = dir.to_str().filter(|text| !text.contains([':', '\n'])) else {
         bail!("{}: containers cannot be told of a directory with such a name", dir.display());
     };
-    make(&dir, group.number, arguments.containers)?;
-    let made = Board::join(Some(text), HIGH);
-    made.map_err(|e| anyhow::anyhow!("{text}: {e}"))?;
-    // Root's board is one that no member can put another in the place of; one may have been quicker.
-    is_for_this(&File::open(&dir)?, &dir, group.number, arguments.containers)?;
+    let changed = make(&dir, group.number, arguments.containers)?;
+    if let Err(e) = join(text, &dir, group.number, arguments.containers) {
+        changed.undo(&dir);
+        return Err(e);
+    }
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let is_host = is_of_the_host(&map);
+    if let Some(closed) = closed_above(&dir, group.number).filter(|_| is_host) {
+        say::line(format_args!(
+            "shunt: {} is closed to the users of group {}, who so do not come to {text}: name a directory elsewhere, as in \
+             /dev/shm",
+            closed.display(),
+            group.name
+        ));
+    }
     for check in doctor::space_checks(&dir) {
         if let Some(advice) = check.advice {
             say::line(format_args!("shunt: {}: {}", check.found, advice));
@@ -68,10 +79,9 @@ pub(crate) fn share(arguments: &ShareArguments) -> anyhow::Result<()> {
     }
     let library = run::find_library().ok();
     let is_across = board::is_across(Some(text));
-    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let mut said = instructions(text, &group, is_across, library.as_deref(), is_of_the_host(&map));
+    let mut said = instructions(text, &group, is_across, library.as_deref(), is_host);
     if doctor::is_in_memory(&dir) {
-        said += &lasting(text, &group, is_across, is_of_the_host(&map));
+        said += &lasting(text, &group, is_across, is_host);
     }
     std::io::stdout().write_all(said.as_bytes())?;
     Ok(())
@@ -134,26 +144,98 @@ fn place(said: Option<&Path>, group: &Group) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-/// Makes the directory for a group, unless it is there and nothing else than that.
-fn make(dir: &Path, group: u32, is_across: bool) -> anyhow::Result<()> {
-    let shown = dir.display();
-    match DirBuilder::new().mode(0o700).create(dir) {
-        Err(e) if e.kind() != ErrorKind::AlreadyExists => {
-            return Err(e).with_context(|| format!("{shown} cannot be made"));
+/// Root's board is one that no member can put another in the place of; one may have been quicker.
+fn join(text: &str, dir: &Path, group: u32, is_across: bool) -> anyhow::Result<()> {
+    Board::join(Some(text), HIGH).map_err(|e| anyhow::anyhow!("{text}: {e}"))?;
+    is_for_this(&File::open(dir)?, dir, group, is_across)
+}
+
+/// A directory on the way to this one that the users of a group cannot pass, by its mode.
+fn closed_above(dir: &Path, group: u32) -> Option<&Path> {
+    let is_closed = |at: &&Path| {
+        let is_open = |about: fs::Metadata| {
+            let by_group = about.gid() == group && about.mode() & 0o010 != 0;
+            by_group || about.mode() & 0o001 != 0
+        };
+        !fs::metadata(at).is_ok_and(is_open)
+    };
+    dir.ancestors().skip(1).find(is_closed)
+}
+
+/// What was changed to make a directory one for a group, for who has to change it back.
+#[derive(Debug)]
+struct Changed {
+    opened: File,
+    /// It was not there before.
+    is_new: bool,
+    /// Its group and mode before.
+    before: (u32, u32),
+    /// [`ACROSS`] was not there before.
+    has_new_word: bool,
+    /// The board, if it was not there before.
+    board: Option<PathBuf>,
+}
+
+impl Changed {
+    /// Leaves the directory as it was found, as far as that goes.
+    fn undo(self, dir: &Path) {
+        // A board that users share is none for one alone.
+        let word = self.has_new_word.then(|| dir.join(ACROSS));
+        self.board.into_iter().chain(word).for_each(|path| drop(fs::remove_file(path)));
+        let (group, mode) = self.before;
+        let _ = fchown(&self.opened, None, Some(group));
+        let _ = self.opened.set_permissions(fs::Permissions::from_mode(mode));
+        if self.is_new {
+            let _ = fs::remove_dir(dir);
         }
-        _ => {}
     }
+}
+
+/// Makes the directory for a group, unless it is there and nothing else than that.
+fn make(dir: &Path, group: u32, is_across: bool) -> anyhow::Result<Changed> {
+    let shown = dir.display();
+    let is_new = match DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => true,
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => false,
+        Err(e) => return Err(e).with_context(|| format!("{shown} cannot be made")),
+    };
     let mut options = OpenOptions::new();
     let opened = options.read(true).custom_flags(O_NOFOLLOW | O_DIRECTORY).open(dir);
     let opened =
         opened.with_context(|| format!("{shown} is there already, and is not a directory"))?;
     is_for_this(&opened, dir, group, is_across)?;
-    if is_across {
-        say_across(dir, group).with_context(|| format!("{shown}/{ACROSS} cannot be made"))?;
+    let about = opened.metadata().with_context(|| format!("{shown}"))?;
+    let mut changed = Changed {
+        opened,
+        is_new,
+        before: (about.gid(), about.mode() & 0o7777),
+        has_new_word: false,
+        board: None,
+    };
+    match changed.open_to(dir, group, is_across) {
+        Ok(()) => Ok(changed),
+        Err(e) => {
+            changed.undo(dir);
+            Err(e)
+        }
     }
-    fchown(&opened, Some(0), Some(group)).with_context(|| format!("{shown}: its group"))?;
-    let mode = fs::Permissions::from_mode(MODE);
-    opened.set_permissions(mode).with_context(|| format!("{shown}: its mode"))
+}
+
+impl Changed {
+    fn open_to(&mut self, dir: &Path, group: u32, is_across: bool) -> anyhow::Result<()> {
+        let shown = dir.display();
+        if is_across {
+            self.has_new_word = say_across(dir, group)
+                .with_context(|| format!("{shown}/{ACROSS} cannot be made"))?;
+        }
+        let board = dir.to_str().and_then(|dir| board::locate(Some(dir)).ok());
+        let board = board.map(|(path, _)| PathBuf::from(OsStr::from_bytes(path.as_bytes())));
+        self.board = board.filter(|path| fs::symlink_metadata(path).is_err());
+        fchown(&self.opened, Some(0), Some(group))
+            .with_context(|| format!("{shown}: its group"))?;
+        let mode = fs::Permissions::from_mode(MODE);
+        self.opened.set_permissions(mode).with_context(|| format!("{shown}: its mode"))
+    }
 }
 
 /// Whether something that is there may become, or is, such a directory: it is nobody's else and for nothing else.
@@ -193,6 +275,13 @@ fn is_for_this(opened: &File, dir: &Path, group: u32, is_across: bool) -> anyhow
             "{shown}/{text} is of user {} and not root's: {again}",
             about.uid()
         );
+        // One that users share is that from the beginning, under its name: see `sys::map`.
+        let is_draft = text.split_once("-v").is_some_and(|(_, version)| version.contains('-'));
+        ensure!(
+            !is_board || is_draft || about.mode() & 0o7777 == 0o660 && about.gid() == group,
+            "{shown} is in use by root alone ({text}), whose programs would not meet those of the group: end them and remove \
+             it (rm -r {shown}), or name another one"
+        );
         ensure!(
             !is_board || !is_across || text.starts_with("board-all-"),
             "{shown} is in use for one network namespace ({text}), whose programs would meet no others: {again}"
@@ -201,12 +290,13 @@ fn is_for_this(opened: &File, dir: &Path, group: u32, is_across: bool) -> anyhow
     Ok(())
 }
 
-fn say_across(dir: &Path, group: u32) -> std::io::Result<()> {
+/// Whether it had to be said.
+fn say_across(dir: &Path, group: u32) -> std::io::Result<bool> {
     let mut options = OpenOptions::new();
     let options = options.write(true).create_new(true).mode(0o640).custom_flags(O_NOFOLLOW);
     match options.open(dir.join(ACROSS)) {
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
-        made => fchown(made?, Some(0), Some(group)),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(false),
+        made => fchown(made?, Some(0), Some(group)).map(|()| true),
     }
 }
 

@@ -54,7 +54,9 @@ fn a_directory_is_made_once() {
     for dir in [&dir, &other] {
         assert_eq!(whose(&dir.join(ACROSS)), [0, GROUP, 0o640]);
     }
-    fs::write(dir.join("board-all-v0"), "").unwrap();
+    let board = dir.join("board-all-v0");
+    fs::write(&board, "").unwrap();
+    fs::set_permissions(&board, fs::Permissions::from_mode(0o660)).unwrap();
     make(&dir, GROUP, true).unwrap();
     // A board of the one group is not another one's.
     let other = make(&dir, GROUP + 1, true).unwrap_err().to_string();
@@ -131,6 +133,10 @@ fn what_is_for_something_else_stays_as_it_is() {
     let board = made("board", 0o700);
     fs::write(board.join("board-4-v0"), "").unwrap();
     chown(&board, None, Some(GROUP)).unwrap();
+    chown(board.join("board-4-v0"), None, Some(GROUP)).unwrap();
+    fs::set_permissions(board.join("board-4-v0"), fs::Permissions::from_mode(0o600)).unwrap();
+    refused(&board, "in use by root alone (board-4-v0)");
+    fs::set_permissions(board.join("board-4-v0"), fs::Permissions::from_mode(0o660)).unwrap();
     refused(&board, "in use for one network namespace (board-4-v0)");
     chown(board.join("board-4-v0"), Some(61_001), None).unwrap();
     refused(&board, "board-4-v0 is of user 61001");
@@ -142,6 +148,46 @@ fn what_is_for_something_else_stays_as_it_is() {
     let dockers = made("shunt-web", 0o755);
     make(&dockers, GROUP, true).unwrap();
     assert_eq!(whose(&dockers), [0, GROUP, MODE]);
+}
+
+#[test]
+fn what_cannot_be_shared_after_all_is_left_as_it_was() {
+    if !is_root() {
+        return;
+    }
+    let place = TempDir::new().unwrap();
+    let new = place.path().join("new");
+    make(&new, GROUP, true).unwrap().undo(&new);
+    assert!(!new.exists());
+    let dir = place.path().join("dir");
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+    let before = whose(&dir);
+    let changed = make(&dir, GROUP, true).unwrap();
+    fs::write(changed.board.as_ref().unwrap(), "").unwrap();
+    changed.undo(&dir);
+    assert_eq!(whose(&dir), before);
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+}
+
+#[test]
+fn a_way_that_is_closed_to_the_group_is_seen() {
+    if !is_root() {
+        return;
+    }
+    let place = TempDir::new().unwrap();
+    let below = place.path().join("below");
+    fs::create_dir(&below).unwrap();
+    let dir = below.join("dir");
+    let closed = |mode| {
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(mode)).unwrap();
+        closed_above(&dir, GROUP)
+    };
+    assert_eq!(closed(0o700), Some(place.path()));
+    assert_eq!(closed(0o711), None);
+    assert_eq!(closed(0o710), Some(place.path()));
+    chown(place.path(), None, Some(GROUP)).unwrap();
+    assert_eq!(closed(0o710), None);
 }
 
 #[test]
