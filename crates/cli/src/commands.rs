@@ -251,7 +251,8 @@ enum Command {
             are for a copy that one group alone may run (mode 0750), and never for the shunt that everybody runs: all users of \
             the host would have them, and `shunt run` by it loses LD_PRELOAD, LD_LIBRARY_PATH and TMPDIR (ld.so(8)). \
             Settings come from options, then the section [engine] of the configuration file, where \
-            they have the same names with underscores.",
+            they have the same names with underscores. SIGHUP has it read them again: what `shunt engine set` can change \
+            counts from then on, in place of what that has set; what else has changed is told.",
         override_usage = "shunt engine [OPTIONS]\n       shunt engine set NAME=VALUE...\n       \
             shunt engine status [--json]",
         after_help = EXAMPLES_ENGINE

@@ -11,7 +11,7 @@ use engine::remote::control::Request;
 use engine::remote::host::{self, Host};
 use engine::remote::users::Users;
 use serde_json::Value;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::config::{self, SettingOptions, Source, Written};
@@ -141,15 +141,17 @@ fn load(options: &EngineOptions) -> anyhow::Result<Config> {
 /// Does it.
 pub(crate) fn engine(arguments: &EngineArguments) -> anyhow::Result<()> {
     match &arguments.action {
-        None => serve(load(&arguments.options)?),
+        None => serve(&arguments.options),
         Some(Action::Set { settings, place }) => set(settings, place),
         Some(Action::Status { json, place }) => status(*json, place),
     }
 }
 
-fn serve(config: Config) -> anyhow::Result<()> {
+fn serve(options: &EngineOptions) -> anyhow::Result<()> {
+    let config = load(options)?;
     // Before there are threads, so that all of them leave these signals to us.
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let begun = config.clone();
     if config.eids.is_empty() {
         say::line(format_args!(
             "shunt: no enterprise ID is set (--eid): every peer will be declined"
@@ -174,10 +176,49 @@ fn serve(config: Config) -> anyhow::Result<()> {
     writeln!(out, "ready: {} vector{s}, RoCEv2 {from}; Ctrl-C ends", stat.vectors.len())?;
     out.flush()?;
     service::is_ready();
-    let _ = signals.forever().next();
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            break;
+        }
+        match reload(&host, options, &begun) {
+            Ok(words) => say::line(format_args!("shunt engine: {words}")),
+            Err(bad) => {
+                say::line(format_args!("shunt engine: not reloaded, all is as it was: {bad:#}"));
+            }
+        }
+    }
     service::stops();
     host.stop();
     Ok(())
+}
+
+/// Reads the settings again, of which those count from now on that can; the others are as they were until it is started
+/// again. What became of it, in words. `begun`: what they were when it was started.
+fn reload(host: &Host, options: &EngineOptions, begun: &Config) -> anyhow::Result<String> {
+    let refused = |words: String| anyhow!(words);
+    let new = load(options)?;
+    let now = host.answer(Request::Show {}).map_err(refused)?;
+    let differs = |setting: &&Setting| match setting.live {
+        true => new.show(setting.name).as_deref() != now[setting.name].as_str(),
+        false => new.show(setting.name) != begun.show(setting.name),
+    };
+    let (live, fixed): (Vec<_>, Vec<_>) = SETTINGS.iter().filter(differs).partition(|s| s.live);
+    let value = |setting: &Setting| new.show(setting.name).unwrap_or_default();
+    let changes = live.iter().map(|s: &&Setting| (s.name.to_owned(), value(s))).collect();
+    host.answer(Request::Set(changes)).map_err(refused)?;
+    let words: Vec<_> = live.iter().map(|s| format!("{}={}", s.name, value(s))).collect();
+    let mut said = match words.is_empty() {
+        true => "reloaded: nothing that it can change while it runs has changed".to_owned(),
+        false => format!("reloaded: {}", words.join(" ")),
+    };
+    if !fixed.is_empty() {
+        let names: Vec<_> = fixed.iter().map(|s| s.name).collect();
+        said += &format!(
+            "; changed, and to count once the engine is started again: {}",
+            names.join(", ")
+        );
+    }
+    Ok(said)
 }
 
 fn ask(place: &Place, request: &Request) -> anyhow::Result<Value> {

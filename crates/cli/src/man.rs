@@ -45,7 +45,7 @@ const DEFRAG_EXIT: &[(&str, &str)] = &[
     (
         "0",
         "all of the input was read and all of the output written; with --interface it ran until --count, --seconds, \
-         SIGINT (Ctrl-C) or SIGTERM",
+         SIGINT (Ctrl-C), SIGTERM or SIGHUP",
     ),
     ("1", "the input was damaged from some byte on, which is told; what could be read is written"),
     (

@@ -441,6 +441,58 @@ fn an_engine_says_which_directory_is_open_to_others() {
     assert!(!said.contains("remove"), "it may be /etc/passwd: {said}");
 }
 
+/// What is live counts from then on; the rest is told; with a mistake nothing changes.
+#[test]
+fn a_hang_up_has_an_engine_read_its_settings_again() {
+    use std::io::{BufRead, BufReader};
+    use std::process::Stdio;
+    let place = Place::new();
+    let file = place.dir.path().join("shunt.toml");
+    let config = ["--config", file.to_str().expect("UTF-8")];
+    let write = |text: &str| std::fs::write(&file, text).expect("write");
+    write("[engine]\nmax_conns = 20\n");
+    let mut engine = place.command(SHUNT);
+    let engine = engine.args(["engine", "--cgroup", "none", "--vectors", "1"]).args(config);
+    let engine = engine.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut engine = engine.expect("shunt");
+    let mut out = BufReader::new(engine.stdout.take().expect("a pipe")).lines();
+    let mut err = BufReader::new(engine.stderr.take().expect("a pipe")).lines();
+    let Some(Ok(ready)) = out.next() else {
+        println!("skipped: no engine here: {:?} {:?}", err.next(), engine.wait());
+        return;
+    };
+    assert!(ready.starts_with("ready"), "{ready}");
+    let pid = engine.id().to_string();
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args([name, &pid]).status().expect("kill");
+        assert!(sent.success());
+    };
+    let mut told = || {
+        signal("-HUP");
+        // What it says of its start comes before.
+        let mut lines = err.by_ref().map_while(Result::ok);
+        lines.find(|line| line.contains("reloaded")).expect("a line")
+    };
+    let max_conns = || {
+        let status = place.shunt(&[&["engine", "status", "--json"][..], &config].concat());
+        let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
+        status["settings"]["max_conns"].as_str().map(str::to_owned)
+    };
+    write("[engine]\nmax_conns = 21\nsegments = 7\n");
+    assert_eq!(
+        told(),
+        "shunt engine: reloaded: max_conns=21; changed, and to count once the engine is started again: segments"
+    );
+    assert_eq!(max_conns().as_deref(), Some("21"));
+    write("[engine]\nmax_conns = 22\nmax_lynks = 1\n");
+    let words = told();
+    assert!(words.starts_with("shunt engine: not reloaded, all is as it was: "), "{words}");
+    assert!(words.contains(":3: no such setting: max_lynks"), "{words}");
+    assert_eq!(max_conns().as_deref(), Some("21"));
+    signal("-TERM");
+    assert!(engine.wait().expect("its end").success());
+}
+
 /// What cannot be written is not told; what was to be done is done.
 #[test]
 fn standard_error_may_be_full() {

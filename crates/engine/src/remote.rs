@@ -371,6 +371,15 @@ impl Engine {
         Ok(())
     }
 
+    /// Answers us as it does people.
+    ///
+    /// # Errors
+    ///
+    /// Why it does not do that, in words.
+    pub fn answer(&self, request: control::Request) -> Result<serde_json::Value, String> {
+        control::respond(request, &self.shared)
+    }
+
     /// From now on tells people whose programs are served, as `users` has it. Only the first one counts.
     pub fn list_users(&self, users: impl Fn() -> Vec<UserStat> + Send + Sync + 'static) {
         let _ = self.shared.users.set(ListUsers(Box::new(users)));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use engine::defrag::Config;
 use engine::defrag::live::{News, Options, Rates, Report, Source, Tally, run};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::say;
@@ -96,6 +96,10 @@ impl LiveArguments {
             flag::register_conditional_shutdown(signal, EXIT_INTERRUPTED, Arc::clone(&stop))?;
             flag::register(signal, Arc::clone(&stop))?;
         }
+        // A terminal that is closed; it may say so several times. Who has it run on by nohup(1) is obeyed.
+        if !is_ignored(SIGHUP) {
+            flag::register(SIGHUP, Arc::clone(&stop))?;
+        }
         let form = match json {
             false => Form::Words,
             true if self.write.as_deref().is_some_and(is_standard_output) => Form::JsonAside,
@@ -139,6 +143,15 @@ impl LiveArguments {
             count_only: self.count_only,
         }
     }
+}
+
+/// Whether we were started with this signal ignored.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
+    // The first bit is signal 1's.
+    set >> (signal - 1) & 1 == 1
 }
 
 /// How statistics are told.

@@ -45,6 +45,14 @@ pub(super) fn start(path: &Path, answers: impl Answers) -> io::Result<Control> {
 
 fn answer(line: &[u8], answers: &impl Answers) -> Result<serde_json::Value, String> {
     let request = serde_json::from_slice(line).map_err(|e| format!("not understood: {e}"))?;
+    respond(request, answers)
+}
+
+/// The answer to whoever asks, or why there is none.
+pub(super) fn respond(
+    request: Request,
+    answers: &impl Answers,
+) -> Result<serde_json::Value, String> {
     match request {
         Request::Set(settings) => {
             let config = changed(&answers.config(), &settings).map_err(|e| e.to_string())?;

@@ -179,6 +179,15 @@ impl Host {
         self.engine.stat()
     }
 
+    /// Answers us as it does people who [ask](super::control::ask).
+    ///
+    /// # Errors
+    ///
+    /// Why it does not do that, in words.
+    pub fn answer(&self, request: super::control::Request) -> Result<serde_json::Value, String> {
+        self.engine.answer(request)
+    }
+
     /// Lets nobody in any more, parts from all peers and ends.
     pub fn stop(self) {
         drop(self);

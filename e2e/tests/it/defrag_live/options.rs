@@ -127,6 +127,18 @@ fn frames_for_others_are_asked_for_on_demand() {
     }
 }
 
+/// As when its terminal is closed, which may say so more than once; what was counted is told all the same.
+#[test]
+fn a_hang_up_ends_it_in_order() {
+    let Some(stage) = Stage::new() else { return };
+    let mut shunt = stage.shunt(&["--stats", "0"]);
+    for signal in [libc::SIGSTOP, libc::SIGHUP, libc::SIGHUP, libc::SIGCONT] {
+        shunt.signal(signal);
+    }
+    shunt.ends(LIMIT);
+    assert!(shunt.said().contains("datagrams"), "{}", shunt.said());
+}
+
 /// The second signal ends it at once, with the status that shells have for that; a failure on the way is 2.
 #[test]
 fn a_second_signal_does_not_wait() {
