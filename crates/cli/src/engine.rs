@@ -165,6 +165,9 @@ fn serve(options: &EngineOptions) -> anyhow::Result<()> {
         error => error.into(),
     })?;
     let stat = host.stat();
+    if let Some(problem) = &stat.problem {
+        say::line(format_args!("shunt: {problem} Connections from there stay on TCP"));
+    }
     let s = if stat.vectors.len() == 1 { "" } else { "s" };
     let from = if stat.addresses.is_empty() {
         "from the address that each connection has".to_owned()

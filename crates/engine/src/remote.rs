@@ -149,6 +149,9 @@ fn port_words(failure: &Failure) -> String {
 const EADDRINUSE: i32 = 98;
 const EADDRNOTAVAIL: i32 = 99;
 
+/// Of how many addresses of this host is found out at the start whether somebody speaks from them.
+const TRIED_OUT_MAX: usize = 64;
+
 /// A vector from outside.
 #[derive(Debug)]
 struct Handle {
@@ -355,6 +358,9 @@ impl Engine {
         if let Some(e) = failed {
             return Err(Error::Meeting(e));
         }
+        if addresses.is_empty() && engine.shared.card.is_none() {
+            engine.shared.note_taken();
+        }
         for address in addresses {
             engine.shared.speak_from(address)?;
         }
@@ -532,6 +538,19 @@ impl Shared {
             first.inbox.put(Order::Tap(tap));
         }
         Ok(())
+    }
+
+    /// Who names no address hears with the first connection that another engine speaks from it, and says so now.
+    fn note_taken(&self) {
+        let is_to_others = |address: &IpAddr| match address {
+            IpAddr::V4(v4) => !v4.is_loopback(),
+            IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
+        };
+        let all = sys::interface::addresses().unwrap_or_default();
+        let some = all.into_iter().filter(is_to_others).take(TRIED_OUT_MAX);
+        if let Some((address, failure)) = port::taken(some) {
+            held(&self.places).problem = Some(Error::Port(address, failure).to_string());
+        }
     }
 
     /// Destinations whose connections stay on TCP, as people write them.

@@ -38,6 +38,17 @@ pub(super) fn open(address: IpAddr, vectors: u32, segments: bool) -> Result<Vec<
     Ok(sockets)
 }
 
+/// The first of these addresses that another RoCEv2 stack speaks from already, and how that shows.
+pub(super) fn taken(addresses: impl IntoIterator<Item = IpAddr>) -> Option<(IpAddr, Failure)> {
+    let try_out = |address| match open(address, 1, false) {
+        Err(failure) if failure.errno == EADDRINUSE => Some((address, failure)),
+        _ => None,
+    };
+    addresses.into_iter().find_map(try_out)
+}
+
+const EADDRINUSE: i32 = 98;
+
 /// Answers the low bits of the destination queue pair: bytes 5 to 7 of the BTH.
 fn steering(bits: u8) -> [Classic; 3] {
     [
@@ -55,8 +66,6 @@ mod tests {
     use super::*;
 
     use sys::udp::{Outgoing, Received};
-
-    const EADDRINUSE: i32 = 98;
 
     /// `None`, with the reason printed: there can be none here.
     fn opened(address: IpAddr, vectors: u32) -> Option<Vec<Socket>> {
@@ -90,8 +99,12 @@ mod tests {
         let Some(sockets) = opened(address, 2) else { return };
         let refused = open(address, 2, false).unwrap_err();
         assert_eq!(refused.errno, EADDRINUSE, "{refused}");
-        assert!(open("127.47.91.3".parse().unwrap(), 2, false).is_ok(), "another address");
+        let other: IpAddr = "127.47.91.3".parse().unwrap();
+        assert!(open(other, 2, false).is_ok(), "another address");
+        assert_eq!(taken([other, address]).map(|(address, _)| address), Some(address));
+        assert!(taken([other]).is_none());
         drop(sockets);
+        assert!(taken([other, address]).is_none());
         assert!(open(address, 2, false).is_ok());
     }
 

@@ -55,6 +55,17 @@ fn a_second_engine_of_an_address_is_refused() {
     assert!(!got.ok() && got.hung.is_none(), "{got:?}");
     let said = format!("cannot speak RoCEv2 from {address}");
     assert!(got.err.contains(&said) && got.err.contains("another engine running"), "{got:?}");
+    // One that is given none may find others, and says at once that this one is not free.
+    let mut command = pair.plain(Side::Client, &built("shunt"));
+    command.args(["engine", "--eid", EID, "--cgroup", "none"]);
+    command.env("SHUNT_DIR", other.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut engine = Guest::start(&mut command);
+    let mut ready = String::new();
+    BufReader::new(engine.take_stdout().unwrap()).read_line(&mut ready).unwrap();
+    engine.kill_all();
+    let mut told = String::new();
+    engine.take_stderr().unwrap().read_to_string(&mut told).unwrap();
+    assert!(ready.contains("ready") && told.contains(&said), "{ready}{told}");
     let talk = Talk::serve(&pair, &python, "echo", true);
     pair.must_carry([1000; 2], || {
         let got = talk.client(&pair, &python, &["echo", "1000"], true);
