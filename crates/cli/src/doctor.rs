@@ -551,7 +551,7 @@ fn board_check(path: &CString, netns: u64, group: Option<u32>, file_max: Option<
     let shown = path.to_string_lossy();
     let opened = Map::open(path, netns, Access::Look);
     let is_to_be_made =
-        matches!(opened, Err(MapError::System(_, libc::ENOENT) | MapError::NotABoard));
+        matches!(opened, Err(MapError::System(_, libc::ENOENT) | MapError::Incomplete));
     match (opened, file_max) {
         (_, Some(bytes)) if is_to_be_made && bytes < FILE_BYTES as u64 => Check::no(
             NAME,
@@ -586,10 +586,12 @@ fn board_check(path: &CString, netns: u64, group: Option<u32>, file_max: Option<
             Check::ok(NAME, format!("{shown} will be made by the first program"))
         }
         // It is being made, or a maker died over it: the next guest completes it.
-        (Err(MapError::NotABoard), _) => Check::warn(
+        (Err(MapError::Incomplete), _) => Check::warn(
             NAME,
-            format!("{shown} is not complete"),
-            "if it stays so, end the programs that use it and remove the file",
+            format!(
+                "{shown} is not complete: the next program completes it, if the file system has room"
+            ),
+            "see `space`",
         ),
         (Err(e), _) => Check::no(NAME, format!("{shown}: {e}"), "remove the file"),
     }

@@ -504,7 +504,7 @@ pub(crate) fn engine_at(path: &CString, netns: u64) -> Option<Process> {
 fn open_made(path: &CString, netns: u64) -> Result<(Map, i32), MapError> {
     for _ in 0..3 {
         match Map::open(path, netns, Access::Look) {
-            Err(MapError::NotABoard) => std::thread::sleep(Duration::from_millis(5)),
+            Err(MapError::Incomplete) => std::thread::sleep(Duration::from_millis(5)),
             other => return other,
         }
     }

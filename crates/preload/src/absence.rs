@@ -42,20 +42,10 @@ impl Absence {
 
     /// It is on none.
     pub(crate) fn stays(self, error: &MapError) {
-        // Whoever was there first, or has closed it to us, may have meant it; the rest is that there is no room, or no such
-        // place.
-        let errno = match error {
-            MapError::System(_, errno) => Some(*errno),
-            _ => None,
-        };
-        let is_refused =
-            matches!(error, MapError::NotOurs | MapError::OpenDirectory | MapError::NotADirectory)
-                || matches!(errno, Some(libc::EACCES | libc::EPERM));
-        let is_missed = self.named.is_some() && matches!(errno, Some(libc::EROFS | libc::ENOENT));
-        let told = if is_refused || is_missed { Level::Error } else { Level::Info };
-        if self.log < told {
+        if self.log < told_at(error, self.named.is_some()) {
             return;
         }
+        let errno = errno_of(error);
         let dir = self.named.as_deref();
         let place = board::directory(dir);
         match board::group_of(dir).filter(|_| is_denied(errno)) {
@@ -68,6 +58,51 @@ impl Absence {
     }
 }
 
+const fn errno_of(error: &MapError) -> Option<c_int> {
+    match error {
+        MapError::System(_, errno) => Some(*errno),
+        _ => None,
+    }
+}
+
+/// How much is to be said for this to be. `is_named`: the directory is not the usual one.
+fn told_at(error: &MapError, is_named: bool) -> Level {
+    use libc::{EACCES, EDQUOT, EFBIG, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, EPERM, EROFS};
+    let is_told = match (error, errno_of(error)) {
+        // Whoever was there first, or has closed it to us, may have meant it.
+        (MapError::NotOurs | MapError::OpenDirectory | MapError::NotADirectory, _)
+        | (_, Some(EACCES | EPERM)) => true,
+        // There is no room: nobody has meant that, and more room helps.
+        (MapError::FileLimit, _)
+        | (_, Some(ENOSPC | EDQUOT | EFBIG | ENOMEM | EMFILE | ENFILE)) => true,
+        (_, Some(EROFS | ENOENT)) => is_named,
+        // A place without such things, as a sandbox is, or another version: TCP does.
+        _ => false,
+    };
+    if is_told { Level::Error } else { Level::Info }
+}
+
 fn is_denied(errno: Option<c_int>) -> bool {
     errno == Some(libc::EACCES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_person_should_act_on_is_told_unasked() {
+        let system = |errno| MapError::System("reserve the board", errno);
+        for errno in [libc::ENOSPC, libc::ENOMEM, libc::EMFILE, libc::EACCES] {
+            assert_eq!(told_at(&system(errno), false), Level::Error, "{errno}");
+        }
+        assert_eq!(told_at(&MapError::FileLimit, false), Level::Error);
+        assert_eq!(told_at(&MapError::NotADirectory, true), Level::Error);
+        // Without `/dev/shm`, or in a sandbox.
+        for errno in [libc::ENOENT, libc::EROFS] {
+            assert_eq!(told_at(&system(errno), false), Level::Info, "{errno}");
+            assert_eq!(told_at(&system(errno), true), Level::Error, "{errno}");
+        }
+        assert_eq!(told_at(&system(libc::EAFNOSUPPORT), true), Level::Info);
+    }
 }

@@ -93,8 +93,10 @@ pub enum MapError {
     NotADirectory,
     /// The file was made by another version of Shunt.
     Version(u32),
-    /// The file is not a board (yet).
+    /// The file is not a board.
     NotABoard,
+    /// The file is not a board yet.
+    Incomplete,
     /// This program may not make a file as large as a board, which is sparse.
     FileLimit,
     /// Its user is not trusted, and what he may do to the file cannot be guarded against here.
@@ -125,6 +127,10 @@ impl std::fmt::Display for MapError {
                  end its programs, then remove it"
             ),
             Self::NotABoard => f.write_str("the file is not a board of Shunt"),
+            Self::Incomplete => f.write_str(
+                "the file of the board is not complete: was the file system full when it was made? The next program completes \
+                 it if there is room",
+            ),
             Self::Unguarded => f.write_str("its memory cannot be guarded"),
             Self::FileLimit => f.write_str(
                 "the limit of file sizes (RLIMIT_FSIZE, ulimit -f) is too low for this program to make the board: raise \
@@ -267,7 +273,8 @@ impl Map {
             call::fallocate(fd, 0, OWNERS_AT + EXTENTS * 4)
                 .map_err(|e| MapError::System("reserve the board", e))?;
         } else if stat.st_size != SIZE {
-            return Err(MapError::NotABoard);
+            let is_new = stat.st_size == 0;
+            return Err(if is_new { MapError::Incomplete } else { MapError::NotABoard });
         }
         let base = call::mmap_shared(fd, FILE_BYTES, libc::PROT_READ)
             .map_err(|e| MapError::System("map the board", e))?;
@@ -312,6 +319,7 @@ impl Map {
         let wrong = match (magic, version) {
             (MAGIC, VERSION) => return Ok(map),
             (MAGIC, version) => MapError::Version(version),
+            (0, _) => MapError::Incomplete,
             _ => MapError::NotABoard,
         };
         map.unmap();

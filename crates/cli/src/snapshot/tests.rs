@@ -325,6 +325,13 @@ fn a_file_that_is_no_board_is_an_error() {
     let path = CString::new(path.to_str().unwrap()).unwrap();
     let error = Board::open_at(&path, NETNS).unwrap_err().to_string();
     assert!(error.contains("not a board"), "{error}");
+    // As it is left where there is no room for its tables.
+    let file = std::fs::File::create(path.to_str().unwrap()).unwrap();
+    for len in [0, sys::abi::FILE_BYTES as u64] {
+        file.set_len(len).unwrap();
+        let error = Board::open_at(&path, NETNS).unwrap_err().to_string();
+        assert!(error.contains("not complete: was the file system full"), "{len}: {error}");
+    }
 }
 
 /// Nonsense in each table that is read. Some of it is plausible, or nothing would be followed.
