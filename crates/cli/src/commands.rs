@@ -521,7 +521,7 @@ fn doctor(arguments: DoctorArguments) -> anyhow::Result<u8> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()?;
-    Ok(if report.accelerated { EXIT_OK } else { EXIT_NO })
+    Ok(if report.accelerated == Some(true) { EXIT_OK } else { EXIT_NO })
 }
 
 fn stat(arguments: StatArguments) -> anyhow::Result<()> {

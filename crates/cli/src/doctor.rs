@@ -5,6 +5,7 @@ mod process;
 use std::ffi::{CString, OsStr};
 use std::path::Path;
 
+use engine::remote::host;
 use local::Limits;
 use local::config::Rule;
 use nix::libc;
@@ -99,9 +100,9 @@ pub(crate) struct Report {
     pub(crate) program: String,
     /// The process, if one was asked about.
     pub(crate) pid: Option<u32>,
-    /// Whether nothing stands in the way.
-    pub(crate) accelerated: bool,
-    /// What stands in the way: the first of the checks that ended with no.
+    /// Whether nothing stands in the way; `None`: it cannot be told.
+    pub(crate) accelerated: Option<bool>,
+    /// What stands in the way, the first of the checks that ended with no; or why it cannot be told.
     pub(crate) reason: Option<String>,
     /// What was looked at.
     pub(crate) checks: Vec<Check>,
@@ -110,7 +111,13 @@ pub(crate) struct Report {
 impl Report {
     fn new(program: String, pid: Option<u32>, checks: Vec<Check>) -> Self {
         let reason = first_no(&checks);
-        Self { program, pid, accelerated: reason.is_none(), reason, checks }
+        Self { program, pid, accelerated: Some(reason.is_none()), reason, checks }
+    }
+
+    /// The last of the checks says why one cannot see what matters.
+    fn unknown(program: String, pid: Option<u32>, checks: Vec<Check>) -> Self {
+        let reason = checks.last().map(|check| check.found.clone());
+        Self { program, pid, accelerated: None, reason, checks }
     }
 
     /// For people.
@@ -136,6 +143,9 @@ impl Report {
         let takes_part = |c: &Check| c.name == SLOT && c.outcome == Outcome::Ok;
         let at_once = |c: &Check| c.name == PROGRAM && c.outcome == Outcome::No;
         match &self.reason {
+            Some(reason) if self.accelerated.is_none() => {
+                format!("{name}: whether it is accelerated cannot be told: {reason}")
+            }
             None if self.checks.iter().any(takes_part) => format!("{name} is accelerated"),
             None => format!("{name} can be accelerated"),
             Some(reason) if self.checks.iter().any(at_once) => {
@@ -382,6 +392,7 @@ fn place_checks(dir: Option<&str>) -> Vec<Check> {
         Err(e) => return vec![Check::no("board", format!("{e:#}"), "see `dir` in shunt-run(1)")],
     };
     let (is_named, is_across) = (dir.is_some(), local::board::is_across(dir));
+    let named = dir;
     let dir = local::board::directory(dir);
     let mut checks = vec![directory_check(Path::new(&dir), is_named, sys::call::geteuid())];
     checks.extend(is_across.then(across_check));
@@ -390,19 +401,29 @@ fn place_checks(dir: Option<&str>) -> Vec<Check> {
     let file_max = soft_limit(&limits, "Max file size");
     checks.push(board_check(&path, netns, shared_by(Path::new(&dir), is_named), file_max));
     checks.push(netlink_check());
-    checks.push(engine_check(snapshot::engine_at(&path, netns)));
+    let engine = snapshot::engine_at(&path, netns);
+    // One of another user does not answer us, and may be as good as any.
+    let said = engine.as_ref().and_then(|_| host::look(named).ok()).unwrap_or_default();
+    checks.push(engine_check(engine.map(|engine| (engine.pid, engine.uid)), &said));
     checks
 }
 
-/// Nothing stands in the way of programs on this host without one.
-fn engine_check(engine: Option<snapshot::Process>) -> Check {
+/// Nothing stands in the way of programs on this host without one. `engine`: its process and its user; `said`: what it says
+/// of itself, if it does.
+fn engine_check(engine: Option<(u32, u32)>, said: &serde_json::Value) -> Check {
     const NAME: &str = "engine";
-    match engine {
-        Some(engine) => Check::ok(
-            NAME,
-            format!("pid {}, of user {}, takes connections to other hosts", engine.pid, engine.uid),
-        ),
-        None => Check::ok(
+    let speaks = said["addresses"].as_array().is_some_and(|all| !all.is_empty());
+    match (engine, said["problem"].as_str()) {
+        (Some((pid, uid)), Some(problem)) => {
+            let takes = if speaks { "takes" } else { "has taken no" };
+            let found =
+                format!("pid {pid}, of user {uid}, {takes} connections to other hosts: {problem}");
+            Check::warn(NAME, found, "connections that this concerns stay on TCP")
+        }
+        (Some((pid, uid)), None) => {
+            Check::ok(NAME, format!("pid {pid}, of user {uid}, takes connections to other hosts"))
+        }
+        (None, _) => Check::ok(
             NAME,
             "none serves this user: connections to other hosts are TCP (`shunt engine`)",
         ),

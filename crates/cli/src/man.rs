@@ -33,7 +33,7 @@ const RUN_EXIT: &[(&str, &str)] = &[
 ];
 const DOCTOR_EXIT: &[(&str, &str)] = &[
     ("0", "the program can be (with --pid: is) accelerated"),
-    ("1", "it stays on TCP"),
+    ("1", "it stays on TCP, or, with --pid, that cannot be told"),
     ("2", "wrong usage"),
 ];
 const STAT_EXIT: &[(&str, &str)] = &[

@@ -617,6 +617,13 @@ fn doctor_looks_at_the_board() {
     assert_eq!(outcome, "ok", "{report}");
     let of_it = said(&["doctor", "--pid", &pair.client.pid().to_string()], dir.path(), 0);
     assert!(of_it.contains("is accelerated"), "{of_it}");
+    // Whoever comes now makes another one.
+    let aside = format!("{path}.aside");
+    fs::rename(&path, &aside).unwrap();
+    let of_it = said(&["doctor", "--pid", &pair.client.pid().to_string()], dir.path(), 1);
+    assert!(of_it.contains("meets nobody who came later"), "{of_it}");
+    assert!(!of_it.lines().last().unwrap().contains("accelerated"), "{of_it}");
+    fs::rename(&aside, &path).unwrap();
     drop(pair);
     let board = Board::find(dir.path(), true).unwrap().unwrap();
     let version = std::mem::offset_of!(sys::abi::Header, version);

@@ -26,15 +26,28 @@ pub(crate) fn examine(pid: u32) -> Report {
     let proc = PathBuf::from(format!("/proc/{pid}"));
     let comm = fs::read_to_string(proc.join("comm"));
     let name = comm.map_or_else(|_| "it".into(), |c| c.trim_end().to_owned());
-    let checks = if proc.exists() {
-        checks(&proc, pid)
-    } else {
-        vec![Check::no("process", format!("there is no process {pid}"), "see ps(1)")]
-    };
-    Report::new(name, Some(pid), checks)
+    if !proc.exists() {
+        let check = Check::no("process", format!("there is no process {pid}"), "see ps(1)");
+        return Report::new(name, Some(pid), vec![check]);
+    }
+    match checks(&proc, pid) {
+        Ok(checks) => Report::new(name, Some(pid), checks),
+        Err(closed) => Report::unknown(name, Some(pid), vec![closed]),
+    }
 }
 
-fn checks(proc: &Path, pid: u32) -> Vec<Check> {
+/// What there is to say where the kernel does not let us look.
+fn closed(pid: u32, e: &io::Error, euid: u32) -> Check {
+    let advice = match euid {
+        0 => "this root may not (CAP_SYS_PTRACE): ask outside of the container or sandbox",
+        _ => "ask as the same user, or as root",
+    };
+    Check::warn("process", format!("process {pid} cannot be looked at: {e}"), advice)
+}
+
+/// What is found; the other way, why nothing can be.
+fn checks(proc: &Path, pid: u32) -> Result<Vec<Check>, Check> {
+    let closed = |e: &io::Error| closed(pid, e, sys::call::geteuid());
     let mut checks = Vec::new();
     let exe = proc.join("exe");
     let program = fs::read_link(&exe).and_then(|shown| Program::at(&exe, shown));
@@ -44,30 +57,35 @@ fn checks(proc: &Path, pid: u32) -> Vec<Check> {
             let of_start = |c: &Check| matches!(c.name, "set-uid" | "capabilities" | "asan");
             checks.extend(program_checks(&program).into_iter().filter(|c| !of_start(c)));
         }
-        Err(e) => {
-            let found = format!("process {pid} cannot be looked at: {e}");
-            checks.push(Check::no("process", found, "ask as the same user, or as root"));
-            return checks;
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let found = format!("process {pid} has no program: it is the kernel's, or has ended");
+            return Ok(vec![Check::no("process", found, "see ps(1)")]);
         }
+        Err(e) => return Err(closed(&e)),
     }
     let environ = Environment::of(proc);
     let maps = fs::read(proc.join("maps"));
     let maps = maps.map(|maps| String::from_utf8_lossy(&maps).into_owned());
-    checks.push(loaded_check(proc, &environ, maps.as_deref()));
+    let maps = maps.map_err(|e| closed(&e))?;
+    checks.push(loaded_check(proc, &environ, &maps));
     let is_loaded = checks.iter().all(|check| check.outcome != super::Outcome::No);
     checks.push(settings_check(&environ));
     if is_loaded {
-        match maps.unwrap_or_default().lines().find_map(board_in_map) {
+        match maps.lines().find_map(board_in_map) {
             Some(board) => {
                 let dir = Directory::called(proc, board.directory.clone());
-                checks.extend([directory_check(&dir), slot_check(pid, &dir, &board)]);
+                checks.push(directory_check(&dir));
+                checks.push(match moved(proc, &environ, &dir, &board) {
+                    Some(found) => lost(&found),
+                    None => slot_check(pid, &dir, &board),
+                });
             }
             None => checks.push(absence_check(proc, &environ)),
         }
     }
     checks.extend(memory_limit_check(&pid.to_string()));
     checks.extend(process_limits(&pid.to_string()));
-    checks
+    Ok(checks)
 }
 
 /// What a process was started with, as `/proc/PID/environ` has it.
@@ -98,18 +116,8 @@ impl Environment {
     }
 }
 
-fn loaded_check(proc: &Path, environ: &Environment, maps: Result<&str, &io::Error>) -> Check {
+fn loaded_check(proc: &Path, environ: &Environment, maps: &str) -> Check {
     const NAME: &str = "loaded";
-    let maps = match maps {
-        Ok(maps) => maps,
-        Err(e) => {
-            return Check::no(
-                NAME,
-                format!("its maps cannot be read: {e}"),
-                "ask as the same user, or as root",
-            );
-        }
-    };
     match maps.lines().find_map(library_in_map) {
         Some(path) if path.ends_with(" (deleted)") => Check::warn(
             NAME,
@@ -167,7 +175,17 @@ struct Mapped {
     directory: String,
     /// Its file's name.
     name: String,
+    /// Major and minor number of its device.
+    device: (u32, u32),
     inode: u64,
+}
+
+impl Mapped {
+    /// Whether this is its file. Where it is not in memory the kernel may have two numbers for one device.
+    fn is_at(&self, about: &fs::Metadata, is_in_memory: bool) -> bool {
+        let device = (rustix::fs::major(about.dev()), rustix::fs::minor(about.dev()));
+        about.ino() == self.inode && (!is_in_memory || device == self.device)
+    }
 }
 
 /// The board in a line of `/proc/PID/maps`.
@@ -175,8 +193,13 @@ fn board_in_map(line: &str) -> Option<Mapped> {
     let path = &line[line.find('/')?..];
     let (directory, name) = path.strip_suffix(" (deleted)").unwrap_or(path).rsplit_once('/')?;
     let is_board = name.starts_with("board-") && name.contains("-v");
-    let inode = line.split_whitespace().nth(4)?.parse().ok()?;
-    is_board.then(|| Mapped { directory: directory.to_owned(), name: name.to_owned(), inode })
+    let mut fields = line.split_whitespace().skip(3);
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let number = |hex| u32::from_str_radix(hex, 16).ok();
+    let device = (number(major)?, number(minor)?);
+    let inode = fields.next()?.parse().ok()?;
+    let (directory, name) = (directory.to_owned(), name.to_owned());
+    is_board.then_some(Mapped { directory, name, device, inode })
 }
 
 /// Whether its settings let it take part, as the library reads them.
@@ -347,15 +370,47 @@ fn is_in_memory(at: &OwnedFd) -> bool {
     rustix::fs::fstatfs(at).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC.0)
 }
 
+/// Nobody who comes later gets the board that a process has.
+fn lost(found: &str) -> Check {
+    Check::no(SLOT, format!("{found}: it meets nobody who came later"), "start it again")
+}
+
+/// What has become of a board that is there still, and not where those come to who come later.
+fn moved(proc: &Path, environ: &Environment, dir: &Directory, board: &Mapped) -> Option<String> {
+    let found = || format!("its board is {}/{} now", dir.name, board.name);
+    let version = board.name.rsplit_once("-v").map_or("", |(_, version)| version);
+    if version.is_empty() || !version.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Some(found());
+    }
+    let netns = |proc: &Path| fs::read_link(proc.join("ns/net")).ok();
+    let is_ours = netns(proc).is_some_and(|it| Some(it) == netns(Path::new("/proc/self")));
+    if is_ours && version == sys::abi::VERSION.to_string() {
+        let at = dir.at.as_ref().ok().map(path_of);
+        let usual = at.and_then(|at| local::board::locate(at.to_str()).ok());
+        let usual = usual.map(|(path, _)| path.to_string_lossy().into_owned());
+        if usual.is_some_and(|usual| !usual.ends_with(&format!("/{}", board.name))) {
+            return Some(found());
+        }
+    }
+    match environ.variable("SHUNT_DIR").filter(|dir| !dir.is_empty()) {
+        Some(said) => {
+            // By another way to it, it may be the same.
+            let identity = |dir: &Directory| dir.metadata().map(|at| (at.dev(), at.ino()));
+            let said = Directory::called(proc, said);
+            (identity(&said) != identity(dir)).then(found)
+        }
+        // Whose it was when it began cannot be seen: it may have become another user since.
+        None if environ.is_known() => {
+            let name = dir.name.strip_prefix(local::board::HOME)?.strip_prefix('/')?;
+            local::board::owner_of(name).is_none().then(found)
+        }
+        None => None,
+    }
+}
+
 /// Whether the process holds a slot on the board that it has mapped.
 fn slot_check(pid: u32, dir: &Directory, board: &Mapped) -> Check {
-    let gone = || {
-        Check::warn(
-            SLOT,
-            "its board was removed since: it meets nobody who came later",
-            "start it again",
-        )
-    };
+    let gone = || lost("its board was removed since");
     let Ok(at) = &dir.at else { return gone() };
     if !dir.is_the_hosts() && !is_in_memory(at) {
         // One that it has mounted itself may make us wait for ever.
@@ -366,7 +421,7 @@ fn slot_check(pid: u32, dir: &Directory, board: &Mapped) -> Check {
         );
     }
     let path = path_of(at).join(&board.name);
-    if fs::symlink_metadata(&path).ok().map(|at| at.ino()) != Some(board.inode) {
+    if !fs::symlink_metadata(&path).is_ok_and(|about| board.is_at(&about, is_in_memory(at))) {
         return gone();
     }
     if !board.name.ends_with(&format!("-v{}", sys::abi::VERSION)) {
@@ -419,7 +474,8 @@ mod tests {
         let found =
             |path: &str| board_in_map(&format!("7f00-7f01 rw-s 00000000 00:19 4711 {path}"));
         let board = |directory: &str, name: &str| {
-            Some(Mapped { directory: directory.into(), name: name.into(), inode: 4711 })
+            let (directory, name) = (directory.into(), name.into());
+            Some(Mapped { directory, name, device: (0, 0x19), inode: 4711 })
         };
         let usual = "/dev/shm/shunt-0";
         assert_eq!(found("/dev/shm/shunt-0/board-1f-v13"), board(usual, "board-1f-v13"));
@@ -430,6 +486,42 @@ mod tests {
 
     fn environment(text: &[u8]) -> Environment {
         Environment(text.to_vec())
+    }
+
+    #[test]
+    fn a_board_that_is_not_where_others_come_to_is_told() {
+        let own = Path::new("/proc/self");
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = |dir: &tempfile::TempDir| dir.path().to_str().unwrap().to_owned();
+        let usual = local::board::locate(Some(&path(&dir))).unwrap().0.into_string().unwrap();
+        let usual = usual.rsplit('/').next().unwrap();
+        let is_moved = |said: &str, at: &str, name: &str| {
+            let environ = environment(format!("A=b\0{said}\0").as_bytes());
+            let (directory, name) = (at.to_owned(), name.to_owned());
+            let board = Mapped { directory, name, device: (0, 0), inode: 1 };
+            moved(own, &environ, &Directory::called(own, at.to_owned()), &board).is_some()
+        };
+        let said = format!("SHUNT_DIR={}", path(&dir));
+        assert!(!is_moved(&said, &path(&dir), usual));
+        // As its directory or itself was renamed.
+        assert!(is_moved(&said, &path(&other), usual));
+        assert!(is_moved(&said, &path(&dir), &format!("{usual}.old")));
+        assert!(is_moved(&said, &path(&dir), &format!("old-{usual}")));
+        // It may have begun as root.
+        assert!(!is_moved("", "/dev/shm/shunt-4711", "board-1f-v0"));
+        assert!(is_moved("", "/dev/shm/old-4711", "board-1f-v0"));
+    }
+
+    #[test]
+    fn a_process_that_is_closed_to_us_is_not_called_one_on_tcp() {
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        let report = Report::unknown("x".into(), Some(1), vec![closed(1, &denied, 1000)]);
+        assert_eq!(serde_json::to_value(&report).unwrap()["accelerated"], serde_json::Value::Null);
+        let text = report.text();
+        assert!(text.contains("as root") && text.contains("cannot be told"), "{text}");
+        assert!(!text.contains("stays on TCP"), "{text}");
+        let advice = closed(1, &denied, 0).advice.unwrap();
+        assert!(!advice.contains("as root"), "{advice}");
     }
 
     #[test]

@@ -177,12 +177,23 @@ fn rules_that_name_the_program_are_told() {
 #[test]
 fn a_process_without_the_library_is_told_apart() {
     let report = examine_process(std::process::id());
-    assert!(!report.accelerated);
+    assert_eq!(report.accelerated, Some(false));
     assert_eq!(report.reason.as_deref(), Some("the library is not loaded"));
     let mut child = Command::new("true").spawn().unwrap();
     child.wait().unwrap();
     let gone = examine_process(child.id());
     assert_eq!(gone.reason, Some(format!("there is no process {}", child.id())));
+}
+
+#[test]
+fn an_engine_that_speaks_from_no_address_is_told() {
+    let check = |said| engine_check(Some((7, 0)), &said);
+    let fine = check(serde_json::json!({"addresses": ["10.0.0.1"], "problem": null}));
+    assert_eq!(fine.outcome, Outcome::Ok);
+    assert_eq!(check(serde_json::Value::Null).outcome, Outcome::Ok, "it does not answer us");
+    let deaf = check(serde_json::json!({"addresses": [], "problem": "the port is taken"}));
+    assert_eq!(deaf.outcome, Outcome::Warn);
+    assert!(deaf.found.contains("no connections to other hosts: the port is taken"));
 }
 
 #[test]
