@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
@@ -216,6 +217,9 @@ fn prepare(
         // Before it is one of those who are there.
         local::board::sweep(merged.limits.dir.as_deref());
         warn_if_it_stays_on_tcp(name, program.as_ref(), &merged);
+        if let Some(words) = warning_of_place(&merged).filter(|_| merged.limits.log != Level::Off) {
+            say::line(format_args!("shunt: {words}"));
+        }
         let harmless = program.as_ref().is_none_or(|p| !p.refuses_preload())
             && asan::in_the_way(program.as_ref()).is_none();
         harmless.then(|| in_preload(&library))
@@ -233,6 +237,27 @@ fn warn_if_it_stays_on_tcp(name: &OsStr, program: Option<&Program>, merged: &Mer
     if let Some(reason) = reason.filter(|_| merged.limits.log != Level::Off) {
         say::line(format_args!("shunt: {} stays on TCP: {reason}", name.display()));
     }
+}
+
+/// A directory that somebody has named, and may have mistyped: it works on a disk as well, and badly.
+fn warning_of_place(merged: &Merged) -> Option<String> {
+    let dir = merged.limits.dir.as_ref()?;
+    let source = merged.source("dir")?;
+    // The library makes it in what is there, and no more than that.
+    let at = Path::new(dir);
+    let (there, making) = match at.symlink_metadata() {
+        // It is not used, and the library says why.
+        Ok(about) if !about.is_dir() || about.mode() & 0o007 != 0 => return None,
+        Ok(_) => (at, ""),
+        Err(_) => (at.parent()?, ", and is made now"),
+    };
+    if doctor::is_in_memory(there) {
+        return None;
+    }
+    Some(format!(
+        "the directory {dir} ({source}) is not in memory (a tmpfs){making}: the kernel writes to the disk, again and again, what \
+         programs say to each other there; name one in /dev/shm"
+    ))
 }
 
 fn c_string(text: &OsStr) -> anyhow::Result<CString> {

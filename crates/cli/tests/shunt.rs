@@ -9,11 +9,15 @@ const LIBRARY: &str = "libshunt_preload.so";
 /// A place of its own: a home without configuration, no board, and a library that does nothing.
 struct Place {
     dir: tempfile::TempDir,
+    /// In memory, as a board should be.
+    boards: tempfile::TempDir,
 }
 
 impl Place {
     fn new() -> Self {
-        let place = Self { dir: tempfile::tempdir().expect("temporary directory") };
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let boards = tempfile::tempdir_in("/dev/shm").expect("temporary directory");
+        let place = Self { dir, boards };
         // Any shared library will do: what is tested is who loads it, and not what it does.
         std::fs::copy(some_shared_library(), place.library()).expect("copy");
         place
@@ -21,6 +25,10 @@ impl Place {
 
     fn library(&self) -> PathBuf {
         self.dir.path().join(LIBRARY)
+    }
+
+    fn board(&self) -> PathBuf {
+        self.boards.path().join("board")
     }
 
     fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
@@ -32,7 +40,7 @@ impl Place {
         }
         command.env("HOME", self.dir.path()).env_remove("XDG_CONFIG_HOME");
         command.env("SHUNT_PRELOAD", self.library());
-        command.env("SHUNT_DIR", self.dir.path().join("board"));
+        command.env("SHUNT_DIR", self.board());
         command
     }
 
@@ -258,6 +266,35 @@ fn who_looks_minds_the_directory_alone() {
 }
 
 #[test]
+fn a_directory_that_is_named_and_not_in_memory_is_told() {
+    let place = Place::new();
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-such-board");
+    let kind = Command::new("stat").args(["-f", "-c", "%T", env!("CARGO_TARGET_TMPDIR")]).output();
+    if ["tmpfs", "ramfs"].contains(&text(&kind.expect("stat").stdout).trim()) {
+        println!("skipped: the target directory is in memory itself");
+        return;
+    }
+    let run = |more: &[&str]| {
+        let dir = dir.to_str().expect("UTF-8");
+        place.shunt(&[&["run", "--dir", dir][..], more, &["--", "true"]].concat())
+    };
+    let output = run(&[]);
+    exits(&output, 0);
+    let said = text(&output.stderr);
+    assert!(said.contains("no-such-board (--dir) is not in memory"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(!dir.exists(), "we make none, and nor does a library that does nothing");
+    for more in [["--log", "off"], ["--dir", "/dev/shm/shunt-named"]] {
+        let output = match more {
+            ["--dir", dir] => place.shunt(&["run", "--dir", dir, "--", "true"]),
+            more => run(&more),
+        };
+        exits(&output, 0);
+        assert_eq!(text(&output.stderr), "", "{more:?}");
+    }
+}
+
+#[test]
 fn signals_are_inherited_as_they_were() {
     let place = Place::new();
     for trap in ["", "trap '' PIPE;", "trap '' INT PIPE;"] {
@@ -386,8 +423,7 @@ fn doctor_sees_the_library_in_a_process() {
     let loaded = || text(&place.shunt(&["doctor", "--pid", &id]).stdout);
     let mut seen = String::new();
     // The one that is loaded here comes to no board.
-    let place_of_board = place.dir.path().join("board");
-    let stays = format!("sleep (process {id}) stays on TCP: {}", place_of_board.display());
+    let stays = format!("sleep (process {id}) stays on TCP: {}", place.board().display());
     for _ in 0..3000 {
         seen = loaded();
         if seen.contains(&stays) {
@@ -410,7 +446,7 @@ fn stat_without_a_board_is_empty_and_no_failure() {
     let json = place.shunt(&["stat", "--json", "--all"]);
     let object: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
     assert_eq!(object["connections"], serde_json::json!([]));
-    assert!(!Path::new(&place.dir.path().join("board")).exists(), "looking makes nothing");
+    assert!(!place.board().exists(), "looking makes nothing");
 }
 
 #[test]
@@ -425,7 +461,7 @@ fn top_wants_a_terminal() {
 fn an_engine_says_which_directory_is_open_to_others() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new();
-    let board = place.dir.path().join("board");
+    let board = place.board();
     std::fs::create_dir(&board).expect("a directory");
     std::fs::set_permissions(&board, std::fs::Permissions::from_mode(0o755)).expect("its mode");
     let output = place.shunt(&["engine"]);
