@@ -23,9 +23,9 @@ mod symbols;
 
 use std::ffi::c_int;
 
-use local::Limits;
 use local::config::SETTINGS;
 use local::world::World;
+use local::{Level, Limits};
 use sys::call;
 
 #[global_allocator]
@@ -46,18 +46,7 @@ extern "C" fn fini() {
 extern "C" fn init() {
     symbols::begin();
     local::log::begin();
-    let mut limits = Limits::default();
-    for setting in SETTINGS {
-        let Some(value) = env(setting.env) else { continue };
-        if let Err(bad) = limits.set(setting.name, &value) {
-            local::log::line(format_args!("{}: {bad}; staying on TCP", setting.env));
-            return;
-        }
-    }
-    let Ok(limits) = limits.checked() else { return };
-    if !limits.enabled {
-        return;
-    }
+    let Some(limits) = settings() else { return };
     #[cfg(feature = "watchdog")]
     ready::watchdog::configure(env("SHUNT_WATCHDOG_DROP").as_deref());
     nap::ask_once();
@@ -78,6 +67,31 @@ extern "C" fn init() {
     unsafe {
         libc::pthread_atfork(Some(prepare), Some(parent), Some(child));
     }
+}
+
+/// What the environment says; `None`: to leave everything on TCP, by intent or by mistake.
+fn settings() -> Option<Limits> {
+    let mut limits = Limits::default();
+    let mut wrong = None;
+    for setting in SETTINGS {
+        let Some(value) = env(setting.env) else { continue };
+        if let Err(bad) = limits.set(setting.name, &value) {
+            wrong.get_or_insert((setting.env, bad));
+        }
+    }
+    let (enabled, log) = (limits.enabled, limits.log);
+    let wrong = match (wrong, limits.checked()) {
+        _ if !enabled => return None,
+        (None, Ok(limits)) => return Some(limits),
+        (None, Err(bad)) => ("", bad),
+        (Some(wrong), _) => wrong,
+    };
+    if log >= Level::Error {
+        let (env, bad) = wrong;
+        let colon = if env.is_empty() { "" } else { ": " };
+        local::log::line(format_args!("{env}{colon}{bad}; staying on TCP"));
+    }
+    None
 }
 
 unsafe extern "C" fn prepare() {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use e2e::installed;
-use e2e::run::{BoardDir, Outcome, Under, command, outcome, skipped};
+use e2e::run::{BoardDir, Outcome, Under, command, outcome, plain_only, skipped};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -115,6 +115,32 @@ fn lines_go_to_standard_error_and_to_a_log_in_its_place() {
     assert!(got.err.contains("shunt[") && got.out.is_empty(), "{got:?}");
     let Some(got) = ran("log") else { return };
     assert!(got.out.contains("shunt[") && got.err.is_empty(), "{got:?}");
+}
+
+/// Who loads the library without `shunt run` hears of what is wrong, unless nothing is to be said.
+#[test]
+fn settings_that_make_no_sense_are_told_unless_nothing_is_to_be_said() {
+    let said = |settings: &[(&str, &str)]| {
+        let board = BoardDir::new();
+        let mut program = command("true", Under::Shunt(&board));
+        let got = outcome(program.envs(settings.iter().copied()), LIMIT);
+        assert!(got.ok(), "{got:?}");
+        got.err
+    };
+    if plain_only() {
+        return skipped("the library is not loaded");
+    }
+    let rings = [("SHUNT_RING_MIN", "4M"), ("SHUNT_RING_MAX", "16K")];
+    for (settings, what) in
+        [(&rings[..], "ring_m"), (&[("SHUNT_SPIN_US", "many")], "SHUNT_SPIN_US")]
+    {
+        let words = said(settings);
+        assert!(words.contains(what) && words.contains("staying on TCP"), "{words}");
+        assert_eq!(words.lines().count(), 1, "{words}");
+        for quiet in [("SHUNT_LOG", "off"), ("SHUNT_ENABLED", "off")] {
+            assert_eq!(said(&[settings, &[quiet]].concat()), "", "{quiet:?}");
+        }
+    }
 }
 
 /// A daemon has closed it, and what it has opened since is its own.
