@@ -284,6 +284,10 @@ impl Limits {
             let words = value.split(',').filter(|w| !w.trim().is_empty());
             words
                 .map(|w| {
+                    // The kernel knows programs by their last name, so that it would never match.
+                    if w.trim().starts_with("program:") && w.contains('/') {
+                        return Err(bad("a program is named without its path, as in program:redis-cli"));
+                    }
                     parse_rule(w).ok_or_else(|| {
                         bad("port:N, port:N-M, addr:A, addr:A/BITS, program:NAME, end:client or end:server, comma separated")
                     })

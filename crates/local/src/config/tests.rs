@@ -67,6 +67,7 @@ fn bad_settings_say_what_would_be_right_and_change_nothing() {
         ("include", "port:90-80"),
         ("include", "addr:1.2.3.4/33"),
         ("exclude", "program:"),
+        ("exclude", "program:/usr/bin/redis-cli"),
         ("exclude", "end:both"),
         ("routed", "10.96.0.0/33"),
         ("routed", "services"),
