@@ -386,7 +386,7 @@ struct StatArguments {
     )]
     watch: Option<Duration>,
     /// Only connections which this process has an end of
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pid: Option<u32>,
     /// Also ends that have closed, what dead processes left behind, and listeners
     #[arg(long)]

@@ -38,7 +38,15 @@ const DOCTOR_EXIT: &[(&str, &str)] = &[
 ];
 const STAT_EXIT: &[(&str, &str)] = &[
     ("0", "success; also when there is no board, and so nothing to show"),
-    ("1", "the board cannot be read"),
+    (
+        "1",
+        "the board cannot be read; with --pid, there is no such process, or it is not on the board",
+    ),
+    ("2", "wrong usage"),
+];
+const TOP_EXIT: &[(&str, &str)] = &[
+    ("0", "it was shown until it was told to end"),
+    ("1", "there is no terminal that it could be shown on, or the board cannot be read"),
     ("2", "wrong usage"),
 ];
 const DEFRAG_EXIT: &[(&str, &str)] = &[
@@ -388,7 +396,7 @@ fn more_sections(roff: &mut Roff, name: &str) {
         "shunt-doctor" => (Some(commands::EXAMPLES_DOCTOR), DOCTOR_EXIT),
         "shunt-stat" => (Some(commands::EXAMPLES_STAT), STAT_EXIT),
         "shunt-stat-smb" => (None, SERVE_EXIT),
-        "shunt-top" => (None, STAT_EXIT),
+        "shunt-top" => (None, TOP_EXIT),
         "shunt-share" => (Some(commands::EXAMPLES_SHARE), MAIN_EXIT),
         "shunt-completions" => (Some(commands::EXAMPLES_COMPLETIONS), MAIN_EXIT),
         "shunt-engine" => (Some(commands::EXAMPLES_ENGINE), ENGINE_EXIT),

@@ -4,9 +4,11 @@ mod load;
 pub(crate) mod prometheus;
 
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
+use anyhow::ensure;
 use serde::Serialize;
 
 use load::{Load, Loads};
@@ -51,8 +53,12 @@ pub(crate) fn run(view: &View, dir: Option<&str>, out: &mut impl Write) -> anyho
     let mut watch = Watch::new(dir)?;
     let mut engine = load::Looker::default();
     let clear = view.watch.is_some() && !view.json && std::io::stdout().is_terminal();
+    let mut asked = view.pid;
     loop {
         let snapshot = watch.look()?;
+        if let Some(pid) = asked.take() {
+            ensure_there(pid, view.all, snapshot.as_ref())?;
+        }
         let loads = engine.look(dir);
         if clear {
             out.write_all(CLEAR_SCREEN.as_bytes())?;
@@ -66,6 +72,22 @@ pub(crate) fn run(view: &View, dir: Option<&str>, out: &mut impl Write) -> anyho
         }
         sleep(pause);
     }
+}
+
+/// Nothing of a process would look like nothing to say of it.
+fn ensure_there(pid: u32, all: bool, snapshot: Option<&Snapshot>) -> anyhow::Result<()> {
+    let is_there = snapshot.is_some_and(|now| {
+        let mut processes = now.processes.iter().filter(|p| all || p.alive);
+        processes.any(|p| shown(p.pid, p.host_pid) == pid)
+            || now.connections.iter().any(|c| c.involves(pid))
+    });
+    ensure!(is_there || Path::new(&format!("/proc/{pid}")).exists(), "there is no process {pid}");
+    ensure!(
+        is_there,
+        "process {pid} is not on the board: it is not under Shunt, or has had no connection and no listener yet (`shunt \
+         doctor --pid {pid}`); children have numbers of their own (`shunt stat --totals`)"
+    );
+    Ok(())
 }
 
 /// What is printed in one round. `snapshot`: `None` if there is no board.

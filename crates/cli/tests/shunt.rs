@@ -450,6 +450,20 @@ fn stat_without_a_board_is_empty_and_no_failure() {
 }
 
 #[test]
+fn stat_of_a_process_that_is_not_there_is_a_failure() {
+    let place = Place::new();
+    let mut child = Command::new("true").spawn().expect("true");
+    child.wait().expect("its end");
+    let gone = place.shunt(&["stat", "--pid", &child.id().to_string()]);
+    exits(&gone, 1);
+    assert!(text(&gone.stderr).contains("there is no process"), "{}", text(&gone.stderr));
+    let other = place.shunt(&["stat", "--pid", &std::process::id().to_string()]);
+    exits(&other, 1);
+    assert!(text(&other.stderr).contains("is not on the board"), "{}", text(&other.stderr));
+    exits(&place.shunt(&["stat", "--pid", "0"]), 2);
+}
+
+#[test]
 fn top_wants_a_terminal() {
     let place = Place::new();
     let output = place.shunt(&["top"]);
