@@ -415,8 +415,12 @@ fn from_environment(environment: Environment<'_>) -> (Vec<Written>, Vec<Mistake>
     (written, mistakes)
 }
 
-/// Variables that are nobody's, and look like one that is: each with that one.
-pub(crate) fn mistyped(variables: impl Iterator<Item = String>) -> Vec<(String, &'static str)> {
+/// Variables of this process that are nobody's, and look like one that is: each with that one.
+pub(crate) fn mistyped_here() -> Vec<(String, &'static str)> {
+    mistyped(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
+}
+
+fn mistyped(variables: impl Iterator<Item = String>) -> Vec<(String, &'static str)> {
     let known = || SETTINGS.iter().map(|setting| setting.env).chain([CONFIG, "SHUNT_DIR"]);
     let plain = |s: &str| s.to_uppercase().replace('_', "");
     let meant = |name: String| {

@@ -355,8 +355,7 @@ fn settings_checks(settings: &anyhow::Result<Merged>, comm: &str) -> Vec<Check> 
         let advice = "open it to those who are to read it (chmod a+r; its folder: a+rx)";
         checks.push(Check::warn("settings", found, advice));
     }
-    let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    for (name, meant) in crate::config::mistyped(variables) {
+    for (name, meant) in crate::config::mistyped_here() {
         let found = format!("{name} is in the environment, and no setting");
         checks.push(Check::warn("settings", found, format!("say {meant}, if that is meant")));
     }

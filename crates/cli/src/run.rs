@@ -209,6 +209,13 @@ fn prepare(
         // What was to be left on TCP may be among what is not understood.
         merged = merged.switched_off();
     }
+    if let Some((name, meant)) = config::mistyped_here().first()
+        && merged.limits.log != Level::Off
+    {
+        say::line(format_args!(
+            "shunt: {name} is in the environment, and no setting: say {meant}, if that is meant"
+        ));
+    }
     if let Some(words) = merged.closed_for_certain().filter(|_| merged.limits.log != Level::Off) {
         say::line(format_args!("shunt: {words}"));
     }

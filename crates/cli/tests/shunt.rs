@@ -295,6 +295,23 @@ fn a_directory_that_is_named_and_not_in_memory_is_told() {
 }
 
 #[test]
+fn a_variable_that_is_mistyped_is_told() {
+    let place = Place::new();
+    let run = |more: &[&str]| {
+        let mut command = place.command(SHUNT);
+        let command = command.env("SHUNT_SPINUS", "0").arg("run").args(more);
+        command.args(["--", "true"]).output().expect("shunt")
+    };
+    let output = run(&[]);
+    exits(&output, 0);
+    assert_eq!(
+        text(&output.stderr),
+        "shunt: SHUNT_SPINUS is in the environment, and no setting: say SHUNT_SPIN_US, if that is meant\n"
+    );
+    assert_eq!(text(&run(&["--log", "off"]).stderr), "");
+}
+
+#[test]
 fn signals_are_inherited_as_they_were() {
     let place = Place::new();
     for trap in ["", "trap '' PIPE;", "trap '' INT PIPE;"] {
