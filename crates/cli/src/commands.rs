@@ -512,8 +512,11 @@ fn doctor(arguments: DoctorArguments) -> anyhow::Result<u8> {
     let report = match (arguments.pid, arguments.program) {
         (Some(pid), _) => doctor::examine_process(pid),
         (None, program) => {
-            let settings = config::load(&arguments.place.settings());
-            doctor::examine(&program.unwrap_or_default(), &settings)
+            let place = arguments.place.settings();
+            let sections = [engine::mistake_in_file(&place), serve::mistake_in_file(&place)];
+            let sections: Vec<_> = sections.into_iter().flatten().collect();
+            let settings = config::load(&place);
+            doctor::examine(&program.unwrap_or_default(), &settings, &sections)
         }
     };
     let text =

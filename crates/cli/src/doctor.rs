@@ -171,7 +171,12 @@ pub(crate) fn reason_for_tcp(program: &Program) -> Option<String> {
 }
 
 /// Looks at a program and at what this place offers to it.
-pub(crate) fn examine(name: &OsStr, settings: &anyhow::Result<Merged>) -> Report {
+/// `sections`: what is wrong with those of the configuration file that are for an engine and a server.
+pub(crate) fn examine(
+    name: &OsStr,
+    settings: &anyhow::Result<Merged>,
+    sections: &[anyhow::Error],
+) -> Report {
     let search = std::env::var_os("PATH");
     let found = program::find(name, search.as_deref())
         .and_then(|path| Program::follow(path, search.as_deref()));
@@ -184,6 +189,13 @@ pub(crate) fn examine(name: &OsStr, settings: &anyhow::Result<Merged>) -> Report
     checks.push(library_check());
     let comm = found.map_or_else(|_| name.to_string_lossy().into_owned(), |program| program.comm);
     checks.extend(settings_checks(settings, &comm));
+    // A file that nobody understands is told by then.
+    let told = settings.as_ref().err().map(|bad| format!("{bad:#}"));
+    let of_sections = sections.iter().map(|bad| format!("{bad:#}"));
+    for bad in of_sections.filter(|bad| Some(bad) != told.as_ref()) {
+        let advice = "correct it: what this section is for does not start";
+        checks.push(Check::warn("settings", bad, advice));
+    }
     let dir = settings.as_ref().ok().and_then(|m| m.limits.dir.clone());
     checks.extend(place_checks(dir.as_deref()));
     checks.extend(memory_limit_check("self"));

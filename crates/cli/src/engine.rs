@@ -107,6 +107,20 @@ impl FromArgMatches for EngineOptions {
     }
 }
 
+/// What the section of the configuration file says.
+fn of_file(place: &SettingOptions) -> anyhow::Result<Config> {
+    let mut config = Config::default();
+    for Written { setting, text, source } in config::engine_section(place, SETTINGS)? {
+        config.set(setting, &text).map_err(|bad| anyhow!("{source}: {bad}"))?;
+    }
+    Ok(config)
+}
+
+/// What is wrong with that section, for who does not start an engine.
+pub(crate) fn mistake_in_file(place: &SettingOptions) -> Option<anyhow::Error> {
+    of_file(place).and_then(|config| Ok(config.checked()?)).err()
+}
+
 /// Merges options over the section of the configuration file.
 fn load(options: &EngineOptions) -> anyhow::Result<Config> {
     let place = SettingOptions::with_dir(options.config.clone(), None);
@@ -118,10 +132,7 @@ fn load(options: &EngineOptions) -> anyhow::Result<Config> {
     if let Some(words) = merged.closed() {
         say::line(format_args!("shunt: {words}"));
     }
-    let mut config = Config::default();
-    for Written { setting, text, source } in config::engine_section(&place, SETTINGS)? {
-        config.set(setting, &text).map_err(|bad| anyhow!("{source}: {bad}"))?;
-    }
+    let mut config = of_file(&place)?;
     for (setting, text) in &options.written {
         let option = setting.name.replace('_', "-");
         config.set(setting.name, text).map_err(|bad| anyhow!("--{option}: {bad}"))?;

@@ -424,6 +424,27 @@ fn doctor_answers_by_text_and_status() {
 }
 
 #[test]
+fn doctor_reads_the_sections_of_others_as_well() {
+    let place = Place::new();
+    let file = place.dir.path().join("shunt.toml");
+    let told = |config: &str| {
+        std::fs::write(&file, config).expect("write");
+        let file = file.to_str().expect("UTF-8");
+        let output = place.shunt(&["doctor", "--config", file, "true"]);
+        exits(&output, 0);
+        let is_told = |line: &&str| line.starts_with("warn  settings");
+        text(&output.stdout).lines().filter(is_told).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(told("[engine]\nmax_conns = 20\n[serve]\nguest = true\n"), Vec::<String>::new());
+    let bad = told("[engine]\nmax_conns = 2000\n[serve]\ngast = true\n");
+    assert_eq!(bad.len(), 2, "{bad:?}");
+    assert!(
+        bad[0].contains(":2: max_conns") && bad[1].contains(":4: no such setting: gast"),
+        "{bad:?}"
+    );
+}
+
+#[test]
 fn doctor_sees_that_a_board_may_be_too_large_a_file() {
     let place = Place::new();
     let script = format!("ulimit -f 2000; {SHUNT} doctor true");
