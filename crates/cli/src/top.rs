@@ -18,6 +18,7 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 
 use crate::snapshot::{Connection, Counters, Process, Snapshot, Watch};
 use crate::stat;
@@ -190,6 +191,8 @@ struct Screen {
     order: Order,
     scroll: usize,
     done: bool,
+    /// Others are to have the terminal until we go on.
+    rests: bool,
     board: String,
     now: Option<Snapshot>,
     before: Option<Snapshot>,
@@ -203,6 +206,7 @@ impl Screen {
             order: Order::Bytes,
             scroll: 0,
             done: false,
+            rests: false,
             board,
             now: None,
             before: None,
@@ -228,6 +232,10 @@ impl Screen {
         match key.code {
             KeyCode::Char('q') | KeyCode::Esc => self.done = true,
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => self.done = true,
+            // What the terminal makes signals of at other times.
+            KeyCode::Char('z') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                self.rests = true
+            }
             KeyCode::Char('s') => self.order = self.order.next(),
             KeyCode::Char('p') => {
                 self.scroll = 0;
@@ -379,16 +387,28 @@ pub(crate) fn run(dir: Option<&str>, interval: Duration) -> anyhow::Result<()> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         bail!("top needs a terminal; use `shunt stat --watch`");
     }
+    if std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb") {
+        bail!("this terminal (TERM) can only print lines; use `shunt stat --watch`");
+    }
     let mut watch = Watch::new(dir)?;
     let mut screen = Screen::new(watch.path());
     screen.handle_snapshot(watch.look()?, 0.0);
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [nix::libc::SIGTERM, nix::libc::SIGINT, nix::libc::SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("signal handler")?;
+    let rests = Arc::new(AtomicBool::new(false));
+    for (signal, flag) in
+        [(SIGTERM, &stop), (SIGINT, &stop), (SIGHUP, &stop), (SIGQUIT, &stop), (SIGTSTP, &rests)]
+    {
+        signal_hook::flag::register(signal, Arc::clone(flag)).context("signal handler")?;
     }
     let mut terminal = Terminal::take()?;
     let mut last = Instant::now();
     while !screen.done && !stop.load(atomic::Ordering::Relaxed) {
+        if rests.swap(false, atomic::Ordering::Relaxed) {
+            // Others have the terminal meanwhile, as they know it.
+            drop(terminal);
+            signal_hook::low_level::emulate_default_handler(SIGTSTP).context("cannot stop")?;
+            terminal = Terminal::take()?;
+        }
         terminal.0.draw(|frame| screen.draw(frame))?;
         let left = interval.saturating_sub(last.elapsed()).min(PATIENCE);
         // Not by `event::poll`: where the terminal has gone, it would look for ever.
@@ -400,6 +420,7 @@ pub(crate) fn run(dir: Option<&str>, interval: Duration) -> anyhow::Result<()> {
             && let Event::Key(key) = event::read().context("keyboard")?
         {
             screen.handle_key(key);
+            rests.fetch_or(std::mem::take(&mut screen.rests), atomic::Ordering::Relaxed);
         }
         if last.elapsed() >= interval {
             let seconds = last.elapsed().as_secs_f64();

@@ -509,6 +509,49 @@ fn top_wants_a_terminal() {
     assert!(text(&output.stderr).contains("shunt stat --watch"));
 }
 
+/// Has `shunt top` take a terminal, and says how that is after each signal: cooked, if it was given back.
+const TOP: &str = r#"
+import os, pty, signal, sys, termios, time
+def until(what):
+    begun = time.monotonic()
+    while not what():
+        assert time.monotonic() - begun < 60
+        time.sleep(0.01)
+for name in sys.argv[2:]:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        # In a group that somebody could have go on, or the kernel stops nothing.
+        child = os.fork()
+        if child == 0:
+            os.setpgid(0, 0)
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+            os.tcsetpgrp(0, os.getpgrp())
+            signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+            os.execv(sys.argv[1], ["shunt", "top"])
+        os.waitpid(child, os.WUNTRACED)
+        time.sleep(600)
+    is_cooked = lambda: bool(termios.tcgetattr(terminal)[3] & termios.ICANON)
+    until(lambda: not is_cooked())
+    os.kill(os.tcgetpgrp(terminal), getattr(signal, name))
+    until(is_cooked)
+    print(name, "cooked")
+    os.kill(pid, signal.SIGKILL)
+    os.close(terminal)
+"#;
+
+#[test]
+fn top_gives_the_terminal_back_to_whoever_stops_or_ends_it() {
+    let place = Place::new();
+    let signals = ["SIGTERM", "SIGQUIT", "SIGTSTP"];
+    let mut command = place.command("python3");
+    let command = command.env("TERM", "xterm").args(["-c", TOP, SHUNT]).args(signals);
+    let Ok(output) = command.output() else {
+        return println!("skipped: there is no python3");
+    };
+    let said = signals.map(|name| format!("{name} cooked\n")).concat();
+    assert_eq!(text(&output.stdout), said, "{}", text(&output.stderr));
+}
+
 #[test]
 fn an_engine_says_which_directory_is_open_to_others() {
     use std::os::unix::fs::PermissionsExt;
