@@ -15,7 +15,7 @@ use clap::{Args, Subcommand};
 use engine::serve::config::Config;
 use engine::serve::control::{Control, Request};
 use engine::serve::runtime::Driver;
-use engine::serve::{Reloaded, Serving};
+use engine::serve::{NotStarted, Reloaded, Serving};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -94,6 +94,21 @@ enum Wish {
     Reload(Option<mpsc::Sender<Result<String, String>>>),
 }
 
+/// What has kept loops from their CPUs (`pin`), if that is what is wrong.
+fn name_absent(pin: &[usize], error: NotStarted) -> anyhow::Error {
+    let here = sys::call::cpus();
+    let is_here = |cpu: usize| u32::try_from(cpu).is_ok_and(|cpu| here.contains(&cpu));
+    let absent = pin.iter().find(|cpu| !is_here(**cpu));
+    match (&error, absent) {
+        (NotStarted::Runtime(_), Some(cpu)) => {
+            let here: Vec<_> = here.iter().map(ToString::to_string).collect();
+            let here = here.join(", ");
+            anyhow!("pin: CPU {cpu} is not there, or not for this process, which has {here}")
+        }
+        _ => error.into(),
+    }
+}
+
 /// Turns signals into wishes.
 fn listen_to_signals(mut signals: Signals, wishes: mpsc::Sender<Wish>) -> anyhow::Result<()> {
     let listen = move || {
@@ -138,7 +153,9 @@ fn run(options: &ServeOptions) -> anyhow::Result<()> {
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGPIPE])?;
     let config = options.load()?;
     let (path, begun) = (config.control.clone(), options.of_file()?);
-    let serving = Arc::new(Serving::start_with(config, inherited)?);
+    let pin = config.pin.clone();
+    let serving = Serving::start_with(config, inherited).map_err(|e| name_absent(&pin, e))?;
+    let serving = Arc::new(serving);
     let (tell, wishes) = mpsc::channel();
     listen_to_signals(signals, tell.clone())?;
     let control = match &path {

@@ -624,6 +624,17 @@ fn a_hang_up_has_an_engine_read_its_settings_again() {
     assert!(engine.wait().expect("its end").success());
 }
 
+#[test]
+fn a_server_for_a_cpu_that_is_not_there_says_so() {
+    let place = Place::new();
+    let share = place.dir.path().to_str().expect("UTF-8");
+    let words = ["serve", "--guest", "--listen", "127.0.0.1:0", "--pin", "1023", share];
+    let output = place.shunt(&words);
+    exits(&output, 1);
+    let said = text(&output.stderr);
+    assert!(said.contains("CPU 1023 is not there"), "{said}");
+}
+
 /// What cannot be written is not told; what was to be done is done.
 #[test]
 fn standard_error_may_be_full() {
