@@ -163,12 +163,24 @@ fn blame(e: Error, input: &Path) -> anyhow::Error {
         | Error::UnknownLink(_)
         | Error::LinksDiffer(..)
         | Error::ChecksumsDiffer => anyhow::anyhow!("{} {e}", name(input)),
+        Error::Damaged(damage) if damage.at == 0 && is_of(input, std::fs::Metadata::is_dir) => {
+            anyhow::anyhow!("{} is a directory, and no capture", name(input))
+        }
+        Error::Damaged(damage) if damage.at == 0 && is_of(input, |about| about.len() == 0) => {
+            anyhow::anyhow!("{} is empty", name(input))
+        }
         Error::Damaged(_) => anyhow::anyhow!("{}: {e}; there is nothing to write", name(input)),
         Error::Write(io) if io.kind() == std::io::ErrorKind::BrokenPipe => {
             std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()
         }
         _ => e.into(),
     }
+}
+
+/// Whether the input is a file, or a directory, of which this is true.
+fn is_of(input: &Path, what: impl Fn(&std::fs::Metadata) -> bool) -> bool {
+    let is_plain = |about: &std::fs::Metadata| about.is_file() || about.is_dir();
+    std::fs::metadata(input).is_ok_and(|about| is_plain(&about) && what(&about))
 }
 
 fn name(input: &Path) -> String {

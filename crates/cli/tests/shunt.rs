@@ -635,6 +635,20 @@ fn a_server_for_a_cpu_that_is_not_there_says_so() {
     assert!(said.contains("CPU 1023 is not there"), "{said}");
 }
 
+#[test]
+fn an_input_that_holds_nothing_is_called_what_it_is() {
+    let place = Place::new();
+    let (empty, out) = (place.dir.path().join("empty"), place.dir.path().join("out"));
+    std::fs::write(&empty, "").expect("write");
+    for (input, words) in [(place.dir.path(), "is a directory"), (&*empty, "is empty")] {
+        let mut command = place.command(SHUNT);
+        let output = command.arg("defrag").arg(input).arg(&out).output().expect("shunt");
+        let said = text(&output.stderr);
+        assert!(said.ends_with(&format!("{words}\n")) || said.contains("and no capture"), "{said}");
+        assert!(said.contains(words) && !said.contains("damaged"), "{said}");
+    }
+}
+
 /// What cannot be written is not told; what was to be done is done.
 #[test]
 fn standard_error_may_be_full() {
