@@ -73,7 +73,7 @@ Examples:
   sudo shunt defrag --interface eth0 --write whole.pcapng --seconds 60
   sudo shunt defrag --interface eth0 --xdp --to tap0       the host gets whole datagrams on tap0,
   sudo sysctl -w net.ipv4.conf.tap0.rp_filter=0             if it does not drop them: shunt says so
-  sudo shunt defrag --interface eth0 --stats 0 --metrics 9100    for Prometheus
+  sudo shunt defrag --interface eth0 --stats 0 --metrics 9479    for Prometheus
 
 A SIZE is a number of bytes or ends in K, M or G.";
 
@@ -176,6 +176,10 @@ enum Command {
             another host), or TCP with the number and words of the reason. Connections that the library never had to do with are not \
             listed here but by ss(8). Where an engine runs, the \
             load of each of its vectors follows.\n\n\
+            Bells: one-byte wake-ups sent over TCP to a peer that slept.\n\
+            Sleeps: waits that slept in the kernel.\n\
+            Spins: waits that looking at memory answered, without a sleep.\n\
+            Stalls: times a send found its buffer full.\n\n\
             For users of smcd stats, in --totals: SMC connections are Attached, of which Client and Server; TCP \
             fallback is in the table of fallbacks, by reason; data transmitted is Tx and Rx; total requests are \
             TxReqs and RxReqs (calls that moved bytes); Buffer full is Stalls; and buffers of each size are counted \

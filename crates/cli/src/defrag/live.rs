@@ -84,7 +84,7 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse() {
         return Ok((Ipv4Addr::LOCALHOST, port).into());
     }
-    text.parse().map_err(|_| "an address and a port, such as 127.0.0.1:9100 or [::1]:9100".into())
+    text.parse().map_err(|_| "an address and a port, such as 127.0.0.1:9479 or [::1]:9479".into())
 }
 
 impl LiveArguments {
