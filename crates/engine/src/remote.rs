@@ -546,7 +546,7 @@ impl Shared {
             IpAddr::V4(v4) => !v4.is_loopback(),
             IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
         };
-        let all = sys::interface::addresses().unwrap_or_default();
+        let all = interface::addresses().unwrap_or_default();
         let some = all.into_iter().filter(is_to_others).take(TRIED_OUT_MAX);
         if let Some((address, failure)) = port::taken(some) {
             held(&self.places).problem = Some(Error::Port(address, failure).to_string());

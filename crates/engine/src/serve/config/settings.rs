@@ -249,7 +249,7 @@ fn metrics(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse() {
         return Ok((Ipv4Addr::LOCALHOST, port).into());
     }
-    text.parse().map_err(|_| "an address and a port, such as 127.0.0.1:9100 or [::1]:9100".into())
+    text.parse().map_err(|_| "an address and a port, such as 127.0.0.1:9480 or [::1]:9480".into())
 }
 
 fn demand(text: &str) -> Result<Demand, String> {
