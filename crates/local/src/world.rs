@@ -471,8 +471,7 @@ impl World {
     /// Says for people, once, that this process has no place on the board. Nothing on the board can say so.
     pub fn has_no_place(&self) {
         // As daemons do it: the child of one who had joined, and given up his rights then. It is nobody's mistake.
-        let has_become_another =
-            !self.board.is_shared() && call::geteuid() != self.board.owner();
+        let has_become_another = !self.board.is_shared() && call::geteuid() != self.board.owner();
         let level = if has_become_another { Level::Info } else { Level::Error };
         if self.limits.log < level || self.told.swap(1, Ordering::Relaxed) != 0 {
             return;
