@@ -125,7 +125,9 @@ impl Arena {
         let first = u32::try_from(offset / HALF_BYTES).map_err(|_| Reason::NoMemory)?;
         let count = u32::try_from(HALVES_PER_BLOCK).map_err(|_| Reason::NoMemory)?;
         for index in (first..first + count).rev() {
-            board.map.half_known(index).generation.store(1, Ordering::Relaxed);
+            // Who had it before may still be looked for there: see `Board::bury`.
+            let generation = &board.map.half_known(index).generation;
+            generation.store(generation.load(Ordering::Relaxed).max(1), Ordering::Relaxed);
             self.halves.push(index);
         }
         self.account(board);

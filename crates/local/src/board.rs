@@ -211,16 +211,17 @@ pub fn halves(map: &Map, fd: i32) -> impl Iterator<Item = (u32, &Half)> {
     let extents = (map.header().extents_used.load(Ordering::Relaxed) as usize).min(EXTENTS);
     (DATA_AT / EXTENT_BYTES..extents)
         .filter(|e| map.owner(*e).load(Ordering::Acquire) & OWNER_HALVES != 0)
-        .flat_map(move |extent| {
-            let first = extent * (EXTENT_BYTES / HALF_BYTES);
-            let blocks = (0..EXTENT_BYTES / BLOCK_BYTES).map(move |b| first + b * HALVES_PER_BLOCK);
-            // Blocks are taken in order, and a taken block has no half of generation 0.
-            blocks
-                .take_while(move |at| generation(fd, *at) != 0)
-                .flat_map(|at| at..at + HALVES_PER_BLOCK)
-        })
+        .flat_map(move |extent| taken_halves(fd, extent))
         .filter_map(|at| number(at).and_then(|i| Some((i, map.half(i)?))))
         .filter(|(_, half)| half.state.load(Ordering::Relaxed) != half_state::FREE)
+}
+
+/// Numbers of the halves in an extent that have or had an owner.
+fn taken_halves(fd: i32, extent: usize) -> impl Iterator<Item = usize> {
+    let first = extent * (EXTENT_BYTES / HALF_BYTES);
+    let blocks = (0..EXTENT_BYTES / BLOCK_BYTES).map(move |b| first + b * HALVES_PER_BLOCK);
+    // Blocks are taken in order, and a taken block has no half of generation 0.
+    blocks.take_while(move |at| generation(fd, *at) != 0).flat_map(|at| at..at + HALVES_PER_BLOCK)
 }
 
 /// The generation of a half as the file has it; 0 where nobody has written anything.
@@ -774,10 +775,35 @@ impl Board {
             if word.load(Ordering::Acquire) & !OWNER_HALVES == slot + 1
                 && call::byte_locked(fd, lock) == Ok(false)
             {
-                self.map.release(fd, extent * EXTENT_BYTES, EXTENT_BYTES);
-                word.store(0, Ordering::Release);
+                if word.load(Ordering::Relaxed) & OWNER_HALVES == 0 {
+                    self.map.release(fd, extent * EXTENT_BYTES, EXTENT_BYTES);
+                    word.store(0, Ordering::Release);
+                } else if self.free_halves(fd, extent) {
+                    word.store(OWNER_HALVES, Ordering::Release);
+                }
             }
         }
+    }
+
+    /// Frees the halves of a dead process. They keep their pages, and whoever takes the extent next has halves there again:
+    /// a word of an offer, or what waits for its peer to close, may lead here still, and a look at memory that is not there
+    /// would take some, or, on a file system that is full, end the process (SIGBUS). They keep their generations as well,
+    /// so that none is taken for one that was there before.
+    fn free_halves(&self, fd: i32, extent: usize) -> bool {
+        if !self.map.open_extent(extent, true) {
+            // Its owner word says whose it was: another time.
+            return false;
+        }
+        for at in taken_halves(fd, extent) {
+            let Some(index) = number(at) else { continue };
+            let half = self.map.half_known(index);
+            let offered = half.offer_word.load(Ordering::Relaxed);
+            offer::clear(self.map.offer_word(u64::from(offered)), index);
+            half.peer.store(0, Ordering::Relaxed);
+            half.state.store(half_state::FREE, Ordering::Release);
+        }
+        self.map.open_extent(extent, false);
+        true
     }
 
     /// Takes a free extent for `slot`, without pages yet. `kind`: 0 or [`OWNER_HALVES`]. `is_ours`: whether we have one
@@ -789,12 +815,15 @@ impl Board {
         is_ours: impl Fn(usize) -> bool,
     ) -> Option<usize> {
         let used = &self.map.header().extents_used;
-        for extent in DATA_AT / EXTENT_BYTES..EXTENTS {
+        let all = DATA_AT / EXTENT_BYTES..EXTENTS;
+        // Of halves there may be some that nobody has, and that have pages.
+        let free = [kind, 0].into_iter().skip(usize::from(kind == 0));
+        for (free, extent) in free.flat_map(|free| all.clone().map(move |extent| (free, extent))) {
             let word = self.map.owner(extent);
-            if word.load(Ordering::Relaxed) == 0
+            if word.load(Ordering::Relaxed) == free
                 && !is_ours(extent)
                 && word
-                    .compare_exchange(0, (slot + 1) | kind, Ordering::AcqRel, Ordering::Relaxed)
+                    .compare_exchange(free, (slot + 1) | kind, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
             {
                 let byte = EXTENT_LOCKS_AT + i64::try_from(extent).ok()?;

@@ -7,7 +7,7 @@
 //! PORTS    [u32; 65536]     who listens on a port: slot + 1 (0: nobody under Shunt), and PORT_OFFERED
 //! OFFERS   [u64; BUCKETS]   client half + 1, and once taken the server half + 1 above it
 //! OWNERS   [u32; EXTENTS]   who owns an extent of the data region: slot + 1 (0: free)
-//!          and OWNER_HALVES if it holds halves
+//!          and OWNER_HALVES if it holds halves, which it then does for ever
 //! DESTINATIONS [u64]        where connections to other hosts stay on TCP for now; written by the engine
 //! SLOTS    [Slot; SLOTS]    one per process
 //! DATA     extents of 4 MiB: halves (512 bytes each) and ring blocks
@@ -52,7 +52,8 @@ pub const WAITERS: usize = LOOPS + 16;
 pub const DESTINATION_LINES: usize = 512;
 /// Destinations that share a line: one cache line of words.
 pub const DESTINATION_WAYS: usize = 8;
-/// Bit of an owner word: the extent holds halves; without it, ring blocks.
+/// Bit of an owner word: the extent holds halves; without it, ring blocks. Alone: its owner is gone, and who takes it next
+/// finds halves there that are free.
 pub const OWNER_HALVES: u32 = 1 << 31;
 /// Halves in a block.
 pub const HALVES_PER_BLOCK: usize = BLOCK_BYTES / HALF_BYTES;

@@ -374,6 +374,11 @@ impl Map {
         self.open_pages(index as usize * HALF_BYTES, HALF_BYTES, write)
     }
 
+    /// The same of an extent of halves whose owner is dead, for who takes it off the board.
+    pub fn open_extent(&self, extent: usize, write: bool) -> bool {
+        self.open_pages(extent * EXTENT_BYTES, EXTENT_BYTES, write)
+    }
+
     /// Opens the ring of a process that we were forked from for writing: pages that it has [taken](Self::commit) after the
     /// fork it has opened for itself alone.
     pub fn open_ring(&self, loc: Loc) -> bool {
@@ -541,8 +546,8 @@ impl Map {
         SLOTS_AT + slot as usize * size_of::<Slot>()
     }
 
-    /// A half by its number, if that lies in an extent that holds halves (one that belongs to
-    /// nobody has no pages, and reading it would take some).
+    /// A half by its number, if that lies in an extent that holds halves (another one may have no
+    /// pages, and reading it would take some).
     #[must_use]
     pub fn half(&self, index: u32) -> Option<&Half> {
         let offset = index as usize * HALF_BYTES;

@@ -50,7 +50,13 @@ fn main() {
             }
         }
         Some("poised") => println!("{}", load::poised(port(), size(2), number(3), number(4))),
-        Some("many") => println!("{}", load::many(port(), size(2), size(3))),
+        Some("many") => {
+            println!("{}", load::many(port(), size(2), size(3)));
+            // With all of them open.
+            if words.get(4).is_some_and(|how| how == "killed") {
+                let _ = e2e::calls::kill(e2e::calls::getpid(), libc::SIGKILL);
+            }
+        }
         Some("listening") => {
             let _own = load::listener();
             println!("{}", load::many(port(), size(2), size(3)));
@@ -72,7 +78,7 @@ fn usage() -> ! {
         "load-guest: serve | serve-many | serve-few DESCRIPTORS | serve-locked | transfer PORT STYLE SEED LEN | turns STYLE | in-turn PORT STYLE | \
          serve-rally STYLE PORT [CPU] | rally PORT STYLE [CPU] | rally-in-twos PORT | \
          odd PORT WHAT | ask-forked PORT WHAT | serve-forked WHAT | talk-forked PORT | hear-forked | serve-idle | wait-idle PORT COUNT ROUNDS | \
-         poised PORT STYLE SEED LEN | many PORT COUNT ROUNDS | listening PORT COUNT ROUNDS | crowd COUNT | squeezed PORT COUNT MORE | steps PORT | unread PORT COUNT LEN | demoting PORT SEED | stepped-client PORT WAY | stepped-server WAY | storm PORT COUNT SEED"
+         poised PORT STYLE SEED LEN | many PORT COUNT ROUNDS [ended|killed] | listening PORT COUNT ROUNDS | crowd COUNT | squeezed PORT COUNT MORE | steps PORT | unread PORT COUNT LEN | demoting PORT SEED | stepped-client PORT WAY | stepped-server WAY | storm PORT COUNT SEED"
     );
     std::process::exit(2);
 }

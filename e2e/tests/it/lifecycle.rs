@@ -378,6 +378,39 @@ fn full_file_system() {
     }
 }
 
+/// Of processes that have ended, or were killed, with connections open there are offers left on the board. Whoever meets
+/// one when the file system is full looks for its half, which has been taken off the board, where there is memory still.
+#[test]
+fn full_file_system_after_many_have_died() {
+    for how in ["ended", "killed"] {
+        let dir = match BoardDir::small("64M") {
+            Ok(dir) => dir,
+            Err(e) => {
+                return skipped(&format!("cannot mount a tmpfs: {}", e2e::show::errno_name(e)));
+            }
+        };
+        let server = Server::start(&["serve-many"], Under::Shunt(&dir));
+        let many = |count: u32, how: &str| {
+            let mut command = command(GUEST, Under::Shunt(&dir));
+            let port = server.port.to_string();
+            outcome(command.args(["many", &port, &count.to_string(), "2", how]), LIMIT)
+        };
+        let first = many(2000, how);
+        assert_eq!(first.out.trim(), "all 2000", "{}\n{}", first.err, dir.summary());
+        // Whoever comes next takes what was theirs off the board; not before the server has seen that they are gone.
+        let buried = || {
+            assert_said(&many(1, "ended"), "all 1", &dir);
+            let all = dir.board().map(|board| board.processes()).unwrap_or_default();
+            all.iter().filter(|process| process.live).count() <= 2
+        };
+        eventually("only the server and who came last are left", buried);
+        crate::reasons::fill(&dir);
+        for _ in 0..5 {
+            assert_said(&many(400, "ended"), "all 400", &dir);
+        }
+    }
+}
+
 /// Under a limit of file sizes the library makes no board, which would end the program by a signal; one that is there it
 /// uses.
 #[test]

@@ -531,7 +531,7 @@ fn file_system_filled_in_mid_stream() {
 }
 
 /// Takes all the room that is left on the board's file system.
-fn fill(dir: &BoardDir) {
+pub(super) fn fill(dir: &BoardDir) {
     let mut file = std::fs::File::create(dir.path().join("filler")).unwrap();
     for size in [1 << 20, 4096] {
         let block = vec![1u8; size];

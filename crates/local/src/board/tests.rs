@@ -4,6 +4,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 
+use sys::abi::Loc;
+
 use super::*;
 
 const SOL_SOCKET: i32 = 1;
@@ -134,5 +136,47 @@ fn a_slot_of_which_nobody_has_the_lock_is_given_back() {
     assert_eq!(first.map.owner(extent).load(Ordering::Acquire), 0);
     // And whoever comes then may have it.
     assert_eq!(call::byte_locked(first.fd(), lock_of(dead)), Ok(false));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Where halves were are halves: what leads there still finds memory, and nothing that it takes for what was there.
+#[test]
+fn halves_of_the_dead_keep_their_pages_and_are_used_again() {
+    use crate::arena::Arena;
+    let dir = std::env::temp_dir().join(format!("shunt-dead-halves-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let [dead, alive] = [600, 610].map(|high| Board::join(dir.to_str(), high).unwrap());
+    let mut arena = Arena::default();
+    let ring = arena.block(&dead, 0, usize::MAX).unwrap();
+    let half = arena.half(&dead, usize::MAX).unwrap();
+    let words = dead.map.half_known(half);
+    words.state.store(half_state::OFFERED, Ordering::Relaxed);
+    words.peer.store(7, Ordering::Relaxed);
+    let at = |port| SocketAddrV6::new(Ipv6Addr::LOCALHOST, port, 0, 0);
+    let ends = Ends { local: at(1), remote: at(2) };
+    ends.write(words);
+    let offered = dead.offer(half, ends, false).unwrap();
+    let generation = words.generation.load(Ordering::Relaxed);
+    let extent = half as usize * HALF_BYTES / EXTENT_BYTES;
+    assert_eq!(alive.offers_to(ends.mirrored(), -1).count(), 1);
+    dead.leave();
+
+    alive.ensure_slot().unwrap();
+    assert_eq!(alive.map.owner(extent).load(Ordering::Acquire), OWNER_HALVES);
+    assert_eq!(alive.map.owner(ring.offset() / EXTENT_BYTES).load(Ordering::Acquire), 0);
+    assert_eq!(alive.map.offer_word(offered).load(Ordering::Relaxed), 0);
+    let words = alive.map.half(half).expect("still a place for halves");
+    let said = [&words.state, &words.peer, &words.generation].map(|w| w.load(Ordering::Relaxed));
+    assert_eq!(said, [half_state::FREE, 0, generation]);
+    assert_eq!(halves(&alive.map, alive.fd()).count(), 0);
+
+    let mut arena = Arena::default();
+    for _ in 0..3 {
+        let ring = arena.block(&alive, Loc::ORDER_MAX, usize::MAX).unwrap();
+        assert_ne!(ring.offset() / EXTENT_BYTES, extent, "a ring among halves");
+    }
+    assert_eq!(arena.half(&alive, usize::MAX), Ok(half));
+    assert!(words.generation.load(Ordering::Relaxed) > generation);
     std::fs::remove_dir_all(&dir).unwrap();
 }
