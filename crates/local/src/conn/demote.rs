@@ -13,8 +13,9 @@ use super::{
 
 /// A peer that does not answer within this time is cut off.
 const PATIENCE_NS: u64 = 100_000_000;
-/// One that is in the middle of a send all the while, because it was stopped there: nobody can do its part for it.
-const STOPPED_NS: u64 = 2_000_000_000;
+/// One that is in the middle of a send all the while, because it was stopped there: nobody can do its part for it, and it has
+/// lost nothing when it goes on.
+const STOPPED_NS: u64 = 5_000_000_000;
 /// One whose part we may not do, as it is another user's process, or in another namespace of processes: it is asked, and
 /// answers when its program makes a call next.
 const OTHERS_NS: u64 = 5_000_000_000;
