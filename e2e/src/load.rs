@@ -444,7 +444,12 @@ pub fn serve_many() -> ! {
     add(listener, libc::EPOLLIN).expect("added");
     println!("port {port}");
     loop {
-        for (_, fd) in calls::epoll_wait(set, 256, -1).expect("events") {
+        let events = match calls::epoll_wait(set, 256, -1) {
+            // It was stopped.
+            Err(libc::EINTR) => continue,
+            events => events.expect("events"),
+        };
+        for (_, fd) in events {
             let fd = i32::try_from(fd).expect("a descriptor");
             if fd != listener {
                 serve_once(fd);

@@ -1,6 +1,8 @@
 //! Clients and a server that do what keeps a connection on TCP, or takes it back there, and then wait to be looked at.
 
 use std::io::BufRead;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::calls;
 use crate::show::errno_name;
@@ -68,6 +70,62 @@ pub fn ask(port: u16, what: &str) {
             let got = calls::recv(fd, 9, 0);
             pause(&got.err().map_or_else(|| "received".to_owned(), errno_name));
         }
+        "handed" => {
+            let fd = in_use(port);
+            pause("in use");
+            // Another one with the same connection, which a program without the library has then.
+            let given = Stdio::from(calls::rarely::owned(calls::dup(fd).expect("a duplicate")));
+            let mut program = Command::new("true");
+            let done = program.env_remove("LD_PRELOAD").stdin(given).status();
+            pause(&done.expect("a program").to_string());
+            echo(fd, "as before");
+        }
+        "filtered" => {
+            let fd = in_use(port);
+            calls::filter::allow_only(&PLAIN).expect("a filter");
+            served(fd);
+            pause("done");
+            // And one that is made then.
+            served(in_use(port));
+        }
+        "refused" => {
+            let fd = in_use(port);
+            calls::filter::refuse(&[libc::SYS_ptrace]).expect("a filter");
+            served(fd);
+            pause("done");
+        }
         other => panic!("what is {other}?"),
+    }
+}
+
+/// What a plain program needs for what is done here.
+const PLAIN: [libc::c_long; 19] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_socket,
+    libc::SYS_connect,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_close,
+    libc::SYS_mmap,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_sigaltstack,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// Messages there and back, with pauses in which the peer goes to sleep.
+fn served(fd: i32) {
+    for n in 0..20 {
+        std::thread::sleep(Duration::from_millis(n % 4));
+        echo(fd, "a message");
+        echo(fd, &"longer".repeat(1000));
     }
 }

@@ -688,7 +688,8 @@ fn seccomp_check(status: &str) -> Option<Check> {
         _ => Check::warn(
             NAME,
             "a filter is at work",
-            "it must allow mmap, mprotect, fallocate, fcntl locks and AF_NETLINK sockets",
+            "it must allow mmap, mprotect, fallocate, fcntl, process_vm_readv, prctl and AF_NETLINK sockets, as systemd's \
+             @system-service does; a connection that a busy peer is to lead back to TCP waits for it",
         ),
     })
 }

@@ -128,4 +128,6 @@ reasons! {
     /// The program, or whoever rules over it, has chosen the way that its packets take: they would leave by another one where
     /// the engine sends them.
     ChosenWay = 38, "bound to an interface or marked (SO_BINDTODEVICE, a VRF, SO_MARK)";
+    /// The program has its own system calls filtered (seccomp), and may be ended for those that shared memory needs.
+    Filtered = 39, "program may be ended for calls of the library (seccomp)";
 }

@@ -31,6 +31,7 @@ use local::conn::{Conn, Got, Phase};
 use sys::call;
 
 use crate::io::{active, answer};
+use crate::sandbox::{self, Restriction};
 use crate::{fds, io, life, nap, poll, ready, real, remote};
 use receiving::{read, readv, recvfrom, recvmsg};
 use sending::{sendmsg, sendto, write, writev};

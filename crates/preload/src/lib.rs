@@ -19,6 +19,7 @@ mod ready;
 mod real;
 mod remains;
 mod remote;
+mod sandbox;
 mod symbols;
 
 use std::ffi::c_int;

@@ -18,8 +18,13 @@ use crate::{alloc, io, left, ready, real, remains, remote};
 
 pub(crate) mod kept;
 
-/// Set once the program has io_uring work on sockets, or may do so unseen: nothing new leaves TCP then.
-static URING: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+/// Why nothing new leaves TCP any more, by its number: the program has io_uring work on sockets, or may do so unseen, or is
+/// filtered. 0: it may.
+static ALL_ON_TCP: AtomicU32 = AtomicU32::new(0);
+
+fn all_on_tcp() -> Option<Reason> {
+    Reason::from_code(ALL_ON_TCP.load(Ordering::Relaxed))
+}
 
 /// A descriptor number that has just been handed out by the kernel: what we knew of it is stale.
 pub(crate) fn fresh(fd: c_int) {
@@ -66,7 +71,7 @@ pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     if fd < 0 || !stream || !matches!(domain, libc::AF_INET | libc::AF_INET6) {
         return;
     }
-    if URING.load(Ordering::Relaxed) {
+    if all_on_tcp().is_some() {
         return;
     }
     if let Some(conn) = w.conn() {
@@ -203,7 +208,7 @@ pub(crate) unsafe fn accept(
     flags: c_int,
 ) -> c_int {
     let Some(w) = fds::world() else { return call_it(addr, len) };
-    let Some(listener) = listener(w, fd).filter(|_| !URING.load(Ordering::Relaxed)) else {
+    let Some(listener) = listener(w, fd).filter(|_| all_on_tcp().is_none()) else {
         let new = call_it(addr, len);
         fresh(new);
         return new;
@@ -246,7 +251,7 @@ pub(crate) unsafe fn accept(
             }
             conn.accepted(w, port, listener.listener_address(), remote);
         }
-        beside_a_ring(w, conn, new);
+        beside_all(w, conn, new);
         if is_for_stdio(new) {
             let _ = io::to_tcp(w, conn, new, Reason::Stdio);
         }
@@ -279,10 +284,10 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
     if !matches!(conn.phase(), Phase::Fresh | Phase::Offered | Phase::Tcp) {
         return;
     }
-    match storage.and_then(call::address) {
-        // Made before there was a ring, and not connected.
-        Some(_) if URING.load(Ordering::Relaxed) => conn.stay_tcp(w, fd, Reason::IoUring),
-        Some(remote) => {
+    match (storage.and_then(call::address), all_on_tcp()) {
+        // Made before that, and not connected.
+        (Some(_), Some(reason)) => conn.stay_tcp(w, fd, reason),
+        (Some(remote), None) => {
             let errno = real::errno();
             if !remote::connected(w, conn, fd, remote) {
                 // Asked for before there was a connection.
@@ -291,14 +296,14 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
                     None => {
                         conn.connecting(w, fd, remote, since);
                         ready::offered(w, conn);
-                        beside_a_ring(w, conn, fd);
+                        beside_all(w, conn, fd);
                     }
                 }
             }
             real::set_errno(errno);
         }
-        None if result == 0 => conn.dissolved(w, fd),
-        None => {}
+        (None, _) if result == 0 => conn.dissolved(w, fd),
+        (None, _) => {}
     }
 }
 
@@ -709,33 +714,43 @@ pub(crate) fn prepare_early() {
 
 /// Whether rings need not be looked at: there is nothing of ours that they could work on.
 pub(crate) fn is_past_rings() -> bool {
-    URING.load(Ordering::Relaxed) || fds::world().is_none()
+    all_on_tcp().is_some() || fds::world().is_none()
 }
 
 /// A ring is about to work on something of ours: everything goes by TCP from now on. A connection whose peer does not
 /// answer ends, since the ring would see what is not the program's.
 pub(crate) fn rings_take_over() {
+    all_to_tcp(Reason::IoUring);
+}
+
+/// The program may soon be ended for calls that it does not make itself: everything goes by TCP from now on. A connection
+/// whose peer does not answer stays where it is.
+pub(crate) fn filtered() {
+    all_to_tcp(Reason::Filtered);
+}
+
+fn all_to_tcp(reason: Reason) {
     let Some(w) = fds::world() else { return };
     let errno = real::errno();
-    if !URING.swap(true, Ordering::Relaxed) {
-        // Before the table is read: see `beside_a_ring`.
+    if ALL_ON_TCP.swap(reason.code(), Ordering::Relaxed) == 0 {
+        // Before the table is read: see `beside_all`.
         fence(Ordering::SeqCst);
-        each_conn(|fd, conn| to_tcp_for_rings(w, conn, fd));
+        each_conn(|fd, conn| to_tcp_with_all(w, conn, fd, reason));
     }
     real::set_errno(errno);
 }
 
-/// A connection that is followed now, but was not when another thread had all of them led to TCP for a ring.
-fn beside_a_ring(w: &'static World, conn: &'static Conn, fd: c_int) {
-    // After it has been entered in the table: who has said that there is a ring has seen it there, or is seen here.
+/// A connection that is followed now, but was not when another thread had all of them led to TCP.
+fn beside_all(w: &'static World, conn: &'static Conn, fd: c_int) {
+    // After it has been entered in the table: who has said that all go by TCP has seen it there, or is seen here.
     fence(Ordering::SeqCst);
-    if URING.load(Ordering::Relaxed) {
-        to_tcp_for_rings(w, conn, fd);
+    if let Some(reason) = all_on_tcp() {
+        to_tcp_with_all(w, conn, fd, reason);
     }
 }
 
-fn to_tcp_for_rings(w: &'static World, conn: &'static Conn, fd: c_int) {
-    if is_beside_tcp(conn) && !io::to_tcp(w, conn, fd, Reason::IoUring) {
+fn to_tcp_with_all(w: &'static World, conn: &'static Conn, fd: c_int, reason: Reason) {
+    if is_beside_tcp(conn) && !io::to_tcp(w, conn, fd, reason) && reason == Reason::IoUring {
         remains::cut_off(w, conn, fd, false);
     }
 }
@@ -749,7 +764,7 @@ fn is_beside_tcp(conn: &Conn) -> bool {
 /// not answer, so that a ring would see what is not the program's.
 pub(crate) fn uring() -> bool {
     let Some(w) = fds::world() else { return true };
-    if URING.swap(true, Ordering::Relaxed) {
+    if ALL_ON_TCP.swap(Reason::IoUring.code(), Ordering::Relaxed) != 0 {
         return true;
     }
     let mut all = true;
@@ -759,7 +774,7 @@ pub(crate) fn uring() -> bool {
         }
     });
     if !all {
-        URING.store(false, Ordering::Relaxed);
+        ALL_ON_TCP.store(0, Ordering::Relaxed);
     }
     all
 }

@@ -12,7 +12,7 @@ use sys::{call, handler, lock};
 use crate::finally::Finally;
 use crate::left::{self, Wait};
 use crate::symbols::{self, Begin};
-use crate::{io, ready, remains};
+use crate::{io, ready, sandbox};
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(crate) fn nap(
 ) -> Nap {
     // A program that has restricted its calls may be killed for one that it does not make.
     if ns == 0
-        || !remains::may_make_sockets()
+        || !sandbox::may_make_sockets()
         || behind == Behind::MayGoOn && !goes_on()
         || !conn.may_nap(mine, peer)
     {
@@ -103,7 +103,7 @@ pub(crate) fn pause(
     ns: u32,
     behind: Behind,
 ) -> Result<(), std::ffi::c_int> {
-    if behind == Behind::MayGoOn && remains::may_make_sockets() && goes_on() {
+    if behind == Behind::MayGoOn && sandbox::may_make_sockets() && goes_on() {
         match call::futex_wait_on(word, value, call::now_ns() + u64::from(ns)) {
             Err(libc::ENOSYS | libc::EPERM) => GOES_ON.store(NO, Ordering::Relaxed),
             ended => return ended,

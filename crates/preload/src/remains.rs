@@ -2,12 +2,13 @@
 //! [`local::conn::Conn::leave_remains`].
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use local::conn::{Conn, Moving, Phase};
 use local::world::World;
 use sys::call;
 
+use crate::sandbox::may_make_sockets;
 use crate::{fds, io, life, ready, remote};
 
 /// Before somebody who does not know of rings reads the socket: puts what is left, if the peer has gone, into another
@@ -98,23 +99,4 @@ fn place(w: &'static World, conn: &'static Conn, fd: c_int, moving: Moving) -> b
     }
     ready::detached(w, conn);
     placed
-}
-
-/// The program has restricted which system calls it may make.
-static SANDBOXED: AtomicBool = AtomicBool::new(false);
-
-/// See [`SANDBOXED`]: whoever does that may be killed for making a socket that it did not ask for.
-pub(crate) fn sandboxed() {
-    sys::cache::know_all();
-    SANDBOXED.store(true, Ordering::Relaxed);
-    // Of what else we do for others, and the program's own code does not, too.
-    local::conn::ring_bells_only();
-    if let Some(w) = fds::world() {
-        life::each_conn(|_, conn| conn.wakes_by_bells(w, false));
-    }
-}
-
-/// Whether calls that make sockets may be made for the program: not once it has filtered its own.
-pub(crate) fn may_make_sockets() -> bool {
-    !SANDBOXED.load(Ordering::Relaxed)
 }

@@ -16,7 +16,7 @@ use local::world::World;
 use sys::call;
 use sys::sync::Ordering;
 
-use crate::{fds, ready, real, remains};
+use crate::{fds, ready, real, sandbox};
 
 /// Level of the socket options by which the engine's kernel program is spoken to; their name is on the
 /// board.
@@ -88,7 +88,7 @@ pub(crate) unsafe fn tell_inherited(
     if fds::look(fd).is_some()
         // Whom the kernel would have to be asked is asked nowhere else either then.
         || fds::borrowed()
-        || !remains::may_make_sockets()
+        || !sandbox::may_make_sockets()
         || call::getsockopt(fd, SOL_SOCKET, libc::SO_PROTOCOL) != Ok(TCP)
     {
         return None;

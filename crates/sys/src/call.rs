@@ -7,6 +7,7 @@
 use std::arch::asm;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One system call.
 ///
@@ -54,6 +55,9 @@ pub unsafe fn raw(n: i64, a: [usize; 6]) -> isize {
     }
     ret
 }
+
+/// See `call::will_be_filtered`.
+static IS_FILTERED: AtomicBool = AtomicBool::new(false);
 
 /// A call's value, or its errno.
 pub type Result<T> = std::result::Result<T, i32>;
@@ -107,7 +111,7 @@ macro_rules! call {
 #[expect(missing_docs, reason = "each is the system call of its name; units as in its manual page")]
 #[expect(clippy::missing_errors_doc, reason = "the errno of the manual page")]
 mod calls {
-    use super::{CStr, MaybeUninit, Result, check, raw};
+    use super::{CStr, IS_FILTERED, MaybeUninit, Ordering, Result, check, raw};
 
     /// A flag of [`open`]: no link at the end of the path. Architectures have other numbers for it.
     pub const NOFOLLOW: i32 = libc::O_NOFOLLOW;
@@ -719,8 +723,16 @@ mod calls {
     /// Whether system calls of this thread are filtered.
     #[must_use]
     pub fn is_filtered() -> bool {
+        if IS_FILTERED.load(Ordering::Relaxed) {
+            return true;
+        }
         // `EINVAL`: a kernel without filters.
         !matches!(call!(SYS_prctl, libc::PR_GET_SECCOMP), Ok(0) | Err(libc::EINVAL))
+    }
+    /// The program is about to have its own calls filtered: from now on it is not asked whether they are, for the question is
+    /// a call too.
+    pub fn will_be_filtered() {
+        IS_FILTERED.store(true, Ordering::Relaxed);
     }
     /// Reads the name of this process (comm).
     #[must_use]

@@ -8,6 +8,7 @@ const LOAD: u16 = 0x20;
 const EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
 const ALLOW: u32 = 0x7fff_0000;
+const KILL: u32 = 0x8000_0000;
 
 const fn op(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
@@ -36,14 +37,36 @@ fn refuse_netlink() -> io::Result<()> {
     unsafe { load(&program) }
 }
 
+/// Has a program, and all that it starts, be killed at any of these calls.
+pub fn killed_for<'a>(command: &'a mut Command, calls: &'static [libc::c_long]) -> &'a mut Command {
+    let forbid = || forbid(calls).map_err(io::Error::from_raw_os_error);
+    // SAFETY: two system calls, and memory, which a child may take that the standard library has forked.
+    unsafe { command.pre_exec(forbid) }
+}
+
 /// Kills this thread's process at any of these calls from now on.
 pub fn forbid(calls: &[libc::c_long]) -> Result<(), i32> {
+    answer(calls, KILL, ALLOW)
+}
+
+/// Refuses this thread these calls from now on.
+pub fn refuse(calls: &[libc::c_long]) -> Result<(), i32> {
+    answer(calls, 0x0005_0000 | libc::EPERM.cast_unsigned(), ALLOW)
+}
+
+/// Kills this thread's process at all calls but these from now on.
+pub fn allow_only(calls: &[libc::c_long]) -> Result<(), i32> {
+    answer(calls, ALLOW, KILL)
+}
+
+/// What comes of these calls from now on, and of all others.
+fn answer(calls: &[libc::c_long], to_these: u32, to_others: u32) -> Result<(), i32> {
     let mut filter = vec![op(LOAD, 0, 0, 0)];
     for call in calls {
         filter.push(op(EQUAL, u32::try_from(*call).unwrap_or(u32::MAX), 0, 1));
-        filter.push(op(RETURN, 0x8000_0000, 0, 0));
+        filter.push(op(RETURN, to_these, 0, 0));
     }
-    filter.push(op(RETURN, ALLOW, 0, 0));
+    filter.push(op(RETURN, to_others, 0, 0));
     let len = u16::try_from(filter.len()).unwrap_or(0);
     let program = libc::sock_fprog { len, filter: filter.as_mut_ptr() };
     // SAFETY: a filter of that length, which the kernel copies.

@@ -399,3 +399,10 @@ impl Stream {
         }
     }
 }
+
+/// A descriptor that nobody else has, for the standard library.
+#[must_use]
+pub fn owned(fd: c_int) -> std::os::fd::OwnedFd {
+    // SAFETY: the caller has just made it.
+    unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) }
+}

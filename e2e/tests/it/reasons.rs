@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use e2e::board::Board;
 use e2e::built;
-use e2e::calls::filter::without_netlink;
+use e2e::calls::filter::{killed_for, without_netlink};
 use e2e::calls::uring::Liburing;
 use e2e::run::{BoardDir, Guest, Outcome, Under, command, library, outcome, plain_only, skipped};
 use local::Reason;
@@ -548,9 +548,11 @@ pub(super) struct Pausing {
 
 impl Pausing {
     pub(super) fn start(dir: &BoardDir, words: &[&str]) -> Self {
-        let mut piped = command(GUEST, Under::Shunt(dir));
-        let mut guest =
-            Guest::start(piped.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()));
+        Self::of(command(GUEST, Under::Shunt(dir)).args(words))
+    }
+
+    fn of(command: &mut Command) -> Self {
+        let mut guest = Guest::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let go_on = guest.take_stdin().unwrap();
         let said = BufReader::new(guest.take_stdout().unwrap());
         Self { guest, go_on, said }
@@ -640,6 +642,46 @@ fn spliced_before_it_was_attached() {
     assert_shown(&dir, client.guest.pid(), "TCP", 22, "splice");
     assert_counted(&dir, Reason::Splice, "splice");
     assert_eq!(dir.attached(), 0, "{}", dir.summary());
+    client.ends();
+}
+
+/// Whoever has started the program has it killed for what only debuggers do, as systemd's `@system-service`: so the part of
+/// a peer that does not answer is not done for it.
+#[test]
+fn a_filter_that_kills_who_borrows_descriptors() {
+    let dir = BoardDir::new();
+    let (server, port) = server(&["serve-many"], Under::Shunt(&dir), &[]);
+    let mut client = command(GUEST, Under::Shunt(&dir));
+    let client = killed_for(&mut client, &[libc::SYS_pidfd_getfd]);
+    let mut client = Pausing::of(client.args(["odd", &port.to_string(), "handed"]));
+    client.says("in use");
+    assert!(dir.attached() == 2 || plain_only(), "stayed on TCP:\n{}", dir.summary());
+    server.signal(libc::SIGSTOP);
+    client.goes_on();
+    // Long enough for it to try.
+    std::thread::sleep(Duration::from_millis(300));
+    server.signal(libc::SIGCONT);
+    client.says("exit status: 0");
+    client.ends();
+}
+
+/// A program that has itself killed for calls that it does not make lives on TCP from then on.
+#[test]
+fn a_filter_of_its_own() {
+    let dir = BoardDir::new();
+    let (_server, port) = server(&["serve-many"], Under::Shunt(&dir), &[]);
+    let mut client = Pausing::start(&dir, &["odd", &port.to_string(), "filtered"]);
+    client.says("done");
+    let words = "program may be ended for calls of the library (seccomp)";
+    assert_shown(&dir, client.pid(), "TCP", 39, words);
+    assert_counted(&dir, Reason::Filtered, "a filter");
+    client.ends();
+    // One that refuses calls ends nobody.
+    let dir = BoardDir::new();
+    let (_server, port) = server(&["serve-many"], Under::Shunt(&dir), &[]);
+    let mut client = Pausing::start(&dir, &["odd", &port.to_string(), "refused"]);
+    client.says("done");
+    assert_eq!(counted(&dir, Reason::Filtered), 0, "{}", dir.summary());
     client.ends();
 }
 

@@ -255,8 +255,10 @@ impl Conn {
     /// The socket of a half of another process, borrowed: to be closed. `None`: the kernel does not let us, or it is gone.
     fn socket_of(w: &World, peer: &Half) -> Option<i32> {
         let slot = peer.slot.load(Ordering::Relaxed);
-        // In another namespace of processes its number is somebody else's.
-        if slot as usize >= sys::abi::SLOTS || !w.board.knows_pid_of(slot) {
+        // In another namespace of processes its number is somebody else's. And a filter may end who asks for a descriptor of
+        // another process, as those of systemd do (`SystemCallFilter=@system-service`).
+        let is_unknown = slot as usize >= sys::abi::SLOTS || !w.board.knows_pid_of(slot);
+        if is_unknown || call::is_filtered() {
             return None;
         }
         let pidfd = call::pidfd_open(w.board.map.slot(slot).pid.load(Ordering::Relaxed)).ok()?;

@@ -361,7 +361,8 @@ pub unsafe extern "C-unwind" fn prctl(
         life::prepare_early();
     }
     if option == libc::PR_SET_SECCOMP {
-        remains::sandboxed();
+        let is_filter = a == libc::SECCOMP_MODE_FILTER as usize;
+        sandbox::begins(if is_filter { Restriction::Filter(b) } else { Restriction::Strict });
     }
     // SAFETY: libc's contract, handed on.
     unsafe { real::prctl(option, a, b, c, d) }

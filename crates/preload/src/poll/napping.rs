@@ -5,7 +5,7 @@ use sys::wait::{self, WaitWord};
 
 use super::*;
 use crate::nap::Learnt;
-use crate::remains;
+use crate::sandbox;
 
 thread_local! {
     static LEARNT: Learnt = Learnt::default();
@@ -34,7 +34,7 @@ pub(super) fn nap(
     let ns = nap::longest_of_many(w, left);
     if ns == 0
         || list.len() > MOST
-        || !remains::may_make_sockets()
+        || !sandbox::may_make_sockets()
         || !all_told_by_memory(fds, list)
         || !LEARNT.with(Learnt::pay)
     {

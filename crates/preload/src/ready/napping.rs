@@ -2,7 +2,7 @@
 //! ADR 28.
 
 use super::*;
-use crate::remains;
+use crate::sandbox;
 
 impl Set {
     /// Sleeps until a peer of one of the connections does something, or not for long. `out`: what the kernel says then.
@@ -13,7 +13,7 @@ impl Set {
         left: Option<u64>,
     ) -> Nap {
         let ns = nap::longest_of_many(w, left);
-        if ns == 0 || !remains::may_make_sockets() || !self.naps.pay() {
+        if ns == 0 || !sandbox::may_make_sockets() || !self.naps.pay() {
             return Nap::Over;
         }
         // No other thread waits, and no other process: each connection has the word of this set.
