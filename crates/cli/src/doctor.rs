@@ -671,7 +671,8 @@ fn process_limits(process: &str) -> Vec<Check> {
     }
     if let Ok(limits) = read("limits") {
         checks.push(descriptors_check(soft_limit(&limits, "Max open files")));
-        checks.push(address_space_check(soft_limit(&limits, "Max address space")));
+        let space = "Max address space";
+        checks.push(address_space_check(soft_limit(&limits, space), hard_limit(&limits, space)));
     }
     checks
 }
@@ -696,8 +697,16 @@ fn seccomp_check(status: &str) -> Option<Check> {
 
 /// A soft limit of `/proc/PID/limits`; `None`: unlimited.
 fn soft_limit(limits: &str, name: &str) -> Option<u64> {
+    limit(limits, name, 0)
+}
+
+fn hard_limit(limits: &str, name: &str) -> Option<u64> {
+    limit(limits, name, 1)
+}
+
+fn limit(limits: &str, name: &str, column: usize) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
+    line.split_whitespace().nth(column)?.parse().ok()
 }
 
 fn descriptors_check(soft: Option<u64>) -> Check {
@@ -713,21 +722,20 @@ fn descriptors_check(soft: Option<u64>) -> Check {
     }
 }
 
-fn address_space_check(soft: Option<u64>) -> Check {
+fn address_space_check(soft: Option<u64>, hard: Option<u64>) -> Check {
     const NAME: &str = "address-space";
     const NEEDED: u64 = FILE_BYTES as u64;
-    match soft {
-        Some(bytes) if bytes <= NEEDED => Check::no(
-            NAME,
-            format!("address space is limited to {} MiB", bytes >> 20),
-            format!(
-                "the board needs {} GiB of addresses (not memory): ulimit -v unlimited",
-                NEEDED >> 30
-            ),
-        ),
-        Some(bytes) => Check::ok(NAME, format!("limited to {} MiB", bytes >> 20)),
-        None => Check::ok(NAME, "no limit"),
+    let Some(soft) = soft else { return Check::ok(NAME, "no limit") };
+    let found = format!("address space is limited to {} MiB", soft >> 20);
+    if hard.is_some_and(|hard| hard.saturating_sub(soft) <= NEEDED) {
+        let advice = format!(
+            "the board needs {} GiB of addresses (not memory) besides: ulimit -v unlimited, or the soft limit alone \
+             (ulimit -S -v)",
+            NEEDED >> 30
+        );
+        return Check::no(NAME, found, advice);
     }
+    Check::ok(NAME, format!("{found}, which Shunt puts up by what it takes"))
 }
 
 #[cfg(test)]

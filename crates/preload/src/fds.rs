@@ -15,6 +15,8 @@ use crate::sandbox;
 
 /// Descriptors beyond this are never followed.
 const MAX: usize = 1 << 20;
+/// Bytes of the table of descriptors.
+pub(crate) const TABLE_BYTES: usize = MAX * 8;
 
 static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 static WORLD: AtomicPtr<World> = AtomicPtr::new(std::ptr::null_mut());
@@ -40,7 +42,7 @@ pub(crate) enum Entry {
 
 /// Begins: from here on descriptors are followed.
 pub(crate) fn begin(world: World) {
-    let Ok(table) = call::mmap_private(MAX * 8) else { return };
+    let Ok(table) = call::mmap_private(TABLE_BYTES) else { return };
     TABLE.store(table.cast(), Ordering::Release);
     PID.store(call::getpid(), Ordering::Relaxed);
     WORLD.store(Box::into_raw(Box::new(world)), Ordering::Release);
@@ -49,7 +51,7 @@ pub(crate) fn begin(world: World) {
 /// The addresses of the table.
 pub(crate) fn range() -> std::ops::Range<usize> {
     let start = TABLE.load(Ordering::Acquire).addr();
-    start..start + MAX * 8
+    start..start + TABLE_BYTES
 }
 
 /// Our part in Shunt; `None`: we stay out of the way.

@@ -28,6 +28,7 @@ use local::config::SETTINGS;
 use local::world::World;
 use local::{Level, Limits};
 use sys::call;
+use sys::map::MapError;
 
 #[global_allocator]
 static ALLOCATOR: alloc::Own = alloc::Own;
@@ -56,13 +57,19 @@ extern "C" fn init() {
     let program = String::from_utf8_lossy(&name[..len]).into_owned();
     let absence = absence::Absence::of(&limits);
     sys::lock::watch_threads();
+    if !hooks::make_room() {
+        return absence.stays(&MapError::AddressLimit);
+    }
     match World::join(limits, program, high_fd()) {
         Ok(world) => {
             absence.over();
             carried::begin();
             fds::begin(world);
         }
-        Err(error) => return absence.stays(&error),
+        Err(error) => {
+            hooks::need_no_room();
+            return absence.stays(&error);
+        }
     }
     // SAFETY: plain functions that live as long as the process.
     unsafe {

@@ -99,6 +99,8 @@ pub enum MapError {
     Incomplete,
     /// This program may not make a file as large as a board, which is sparse.
     FileLimit,
+    /// This program may not have as many addresses as a board takes, beside those that it may need itself.
+    AddressLimit,
     /// Its user is not trusted, and what he may do to the file cannot be guarded against here.
     Unguarded,
 }
@@ -132,6 +134,10 @@ impl std::fmt::Display for MapError {
                  it if there is room",
             ),
             Self::Unguarded => f.write_str("its memory cannot be guarded"),
+            Self::AddressLimit => f.write_str(
+                "the limit of address space (RLIMIT_AS, ulimit -v) cannot be put up by the 16 GiB of addresses that the \
+                 board takes: raise its hard limit by them, or take it away",
+            ),
             Self::FileLimit => f.write_str(
                 "the limit of file sizes (RLIMIT_FSIZE, ulimit -f) is too low for this program to make the board: raise \
                  it, or start another program under Shunt first",

@@ -437,6 +437,43 @@ fn limit_of_file_sizes() {
     assert!(dir.attached() > before || plain_only(), "stayed on TCP:\n{}", dir.summary());
 }
 
+/// What a program may have of addresses it has besides the board's: a limit is put up by them, where that can be done, and the
+/// program does not see it; where not, there is no board.
+#[test]
+fn limit_of_addresses() {
+    const KIB: u64 = 17_100_000;
+    let dir = BoardDir::new();
+    let limited = |how: &str, words: &[String]| {
+        let mut command = command("sh", Under::Tcp);
+        if !plain_only() {
+            command.env("LIBRARY", library()).env("SHUNT_DIR", dir.path());
+        }
+        // By a shell that is under Shunt, whose limits another program looks at.
+        let inner = "ulimit -v; cat /proc/$$/limits; exec \"$0\" \"$@\"";
+        let script = format!(
+            "ulimit {how} {KIB}; LD_PRELOAD=\"$LIBRARY\" exec sh -c '{inner}' \"$0\" \"$@\""
+        );
+        command.args(["-c", &script, GUEST]).args(words);
+        let got = outcome(&mut command, LIMIT);
+        let line = got.out.lines().find_map(|line| line.strip_prefix("Max address space"));
+        let soft = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        (got.out, soft.unwrap_or(0u64))
+    };
+    let server = Server::start(&["serve"], Under::Shunt(&dir));
+    let words = transfer_words(server.port, 3, 4, 1 << 20);
+    let done = "sent=1048576 received=1048576 status=done";
+    let (said, soft) = limited("-v", &words);
+    assert!(said.starts_with(&KIB.to_string()) && said.trim_end().ends_with(done), "{said}");
+    assert_eq!(soft, KIB << 10);
+    assert_eq!(dir.attached(), 0, "the board takes what the program may need:\n{}", dir.summary());
+    let (said, soft) = limited("-S -v", &words);
+    assert!(said.starts_with(&KIB.to_string()) && said.trim_end().ends_with(done), "{said}");
+    if !plain_only() {
+        assert!(soft > (KIB << 10) + (16 << 30), "{soft}");
+        assert!(dir.attached() > 0, "stayed on TCP:\n{}", dir.summary());
+    }
+}
+
 /// A program that locks all of its memory does not lock the board, of which next to nothing exists: the kernel would
 /// make every page of it, as far as the file system goes.
 #[test]

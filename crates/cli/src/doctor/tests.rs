@@ -144,9 +144,16 @@ fn limits_are_read_as_the_kernel_writes_them() {
     assert_eq!(soft_limit(limits, "Max open files"), Some(256));
     assert_eq!(soft_limit(limits, "Max address space"), None);
     assert_eq!(descriptors_check(Some(256)).outcome, Outcome::Warn);
-    assert_eq!(address_space_check(None).outcome, Outcome::Ok);
-    assert_eq!(address_space_check(Some(1 << 30)).outcome, Outcome::No);
-    assert_eq!(address_space_check(Some(1 << 40)).outcome, Outcome::Ok);
+    assert_eq!(hard_limit(limits, "Max open files"), Some(1_048_576));
+    let [small, large] = [Some(1 << 30), Some(1 << 40)];
+    let outcome = |soft, hard| address_space_check(soft, hard).outcome;
+    assert_eq!(outcome(None, None), Outcome::Ok);
+    for (soft, hard) in [(small, small), (large, large)] {
+        assert_eq!(outcome(soft, hard), Outcome::No, "what there is the program may need");
+    }
+    for (soft, hard) in [(small, large), (small, None), (large, None)] {
+        assert_eq!(outcome(soft, hard), Outcome::Ok);
+    }
     let outcome = |n: &str| seccomp_check(&format!("Name:\tx\nSeccomp:\t{n}\n")).unwrap().outcome;
     assert_eq!(
         [outcome("0"), outcome("1"), outcome("2")],

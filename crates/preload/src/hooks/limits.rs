@@ -2,11 +2,12 @@
 //!
 //! The board and the table of descriptors are some 16 GiB of addresses of which next to nothing exists. A program that limits
 //! itself once it runs (`RLIMIT_AS`), as `vsftpd` does for each of its clients, means what it has besides: with all of ours
-//! counted it could map nothing any more. So its limit is put up by what is ours, and it is told what it has set. A limit
-//! from before the program began is not touched; where the board does not fit into it, everything stays on TCP. Of programs
+//! counted it could map nothing any more. So its limit is put up by what is ours, and it is told what it has set. The same
+//! goes for a limit from before the program began; where the hard one is in the way, everything stays on TCP. Of programs
 //! that are started by `posix_spawn` and its kin the limit stays what it is here, with ours.
 
 use libc::{RLIM_INFINITY, RLIMIT_AS, rlimit};
+use sys::abi::FILE_BYTES;
 use sys::sync::{AtomicU32, Ordering};
 
 use super::*;
@@ -79,6 +80,42 @@ fn set(wanted: rlimit, ours: u64, call_it: impl Fn(&rlimit) -> c_int) -> c_int {
         LIFTED.store(0, Ordering::Relaxed);
     }
     done
+}
+
+/// Before there is a board: puts a limit that the program has been given up by what will be ours. `false`: the hard one is
+/// in the way, and what there is the program may need.
+pub(crate) fn make_room() -> bool {
+    let mut have = rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place.
+    let known = unsafe { real::getrlimit(RLIMIT_AS, &raw mut have) } == 0;
+    if !known || have.rlim_cur == RLIM_INFINITY {
+        return true;
+    }
+    let with = lifted(have.rlim_cur, (FILE_BYTES + fds::TABLE_BYTES) as u64);
+    if with > have.rlim_max {
+        return false;
+    }
+    let new = rlimit { rlim_cur: with, ..have };
+    // SAFETY: a valid place.
+    let done = unsafe { real::setrlimit(RLIMIT_AS, &raw const new) } == 0;
+    if done {
+        LIFTED.store(SOFT, Ordering::Relaxed);
+    }
+    done
+}
+
+/// There is no board after all.
+pub(crate) fn need_no_room() {
+    if LIFTED.swap(0, Ordering::Relaxed) & SOFT == 0 {
+        return;
+    }
+    let mut have = rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place.
+    if unsafe { real::getrlimit(RLIMIT_AS, &raw mut have) } == 0 {
+        have.rlim_cur = lowered(have.rlim_cur, (FILE_BYTES + fds::TABLE_BYTES) as u64, true);
+        // SAFETY: a valid place.
+        unsafe { real::setrlimit(RLIMIT_AS, &raw const have) };
+    }
 }
 
 /// The program that takes this one's place has the limit that was set: ours go, and so does what they were added for. Until
