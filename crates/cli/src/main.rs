@@ -40,7 +40,20 @@ pub extern "C" fn main(
     _count: std::ffi::c_int,
     _arguments: *const *const std::ffi::c_char,
 ) -> std::ffi::c_int {
-    std::process::exit(commands::main().into())
+    std::process::exit(on_enough_stack(commands::main).into())
+}
+
+/// Calls something where there is stack for it: under a small limit (`ulimit -s 64`), on a thread that has one of its own.
+#[cfg(not(test))]
+fn on_enough_stack(act: fn() -> u8) -> u8 {
+    const ENOUGH: usize = 2 << 20;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
+    if limit.is_none_or(|bytes| bytes >= ENOUGH as u64) {
+        return act();
+    }
+    // A panic has been told by then.
+    let thread = std::thread::Builder::new().stack_size(ENOUGH);
+    thread.spawn(act).map_or(1, |thread| thread.join().unwrap_or(101))
 }
 
 #[cfg(test)]

@@ -688,6 +688,15 @@ fn standard_error_may_be_full() {
     assert_eq!(ended.code(), Some(0));
 }
 
+#[test]
+fn there_may_be_little_stack() {
+    let place = Place::new();
+    let mut shell = place.command("sh");
+    let script =
+        "ulimit -s 64 || exit 1; \"$0\" --help >/dev/null && exec \"$0\" run -- sh -c 'exit 7'";
+    exits(&shell.args(["-c", script, SHUNT]).output().expect("a shell"), 7);
+}
+
 /// Statistics that nobody gets end what makes them.
 #[test]
 fn standard_output_may_be_full() {
