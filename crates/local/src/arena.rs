@@ -125,7 +125,7 @@ impl Arena {
         let first = u32::try_from(offset / HALF_BYTES).map_err(|_| Reason::NoMemory)?;
         let count = u32::try_from(HALVES_PER_BLOCK).map_err(|_| Reason::NoMemory)?;
         for index in (first..first + count).rev() {
-            // Who had it before may still be looked for there: see `Board::bury`.
+            // Who had it before may still be looked for there: see `Board::free_halves`.
             let generation = &board.map.half_known(index).generation;
             generation.store(generation.load(Ordering::Relaxed).max(1), Ordering::Relaxed);
             self.halves.push(index);
