@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use smb::auth::UserFile;
 
@@ -34,6 +34,9 @@ const SPIN: Duration = Duration::from_micros(60);
 
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: u16 = 1024;
+
+/// How long a server that was killed may have its port, at most.
+const ANOTHER_ENDS: Duration = Duration::from_secs(1);
 
 /// How long connections may take to end when the server is stopped.
 const GRACE: Duration = Duration::from_secs(5);
@@ -314,7 +317,16 @@ fn stat(server: &Server, runtime: &Runtime, one_by_one: bool) -> Stat {
 
 fn bind(address: SocketAddr) -> Result<(SocketAddr, std::net::TcpListener), NotStarted> {
     let not = |error| NotStarted::Listen { address, error };
-    let socket = runtime::first_socket(address).map_err(not)?;
+    // The rings of a server that was killed are taken down a moment after it, and have its listeners until then.
+    let given_up = Instant::now() + ANOTHER_ENDS;
+    let socket = loop {
+        match runtime::first_socket(address) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse && Instant::now() < given_up => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            socket => break socket.map_err(not)?,
+        }
+    };
     let listener = std::net::TcpListener::from(socket);
     let local = listener.local_addr().map_err(not)?;
     Ok((local, listener))

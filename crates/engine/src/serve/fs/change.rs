@@ -133,13 +133,14 @@ impl Handle {
     /// Who owns the file, if whose work this is may write to it: to the kernel its times are the owner's to set, to clients
     /// those of who may write (as with Samba's `dos filetimes`). `None` also where the server acts for nobody.
     fn owner_to_act_for(&self) -> Option<Arc<Actor>> {
+        let actor = now()?;
         if self.first_facts().reparse_tag != 0 {
             return None;
         }
         let may = Access::WRITE_OK;
         rustix::fs::accessat(CWD, &*self.proc_path(), may, AtFlags::EACCESS).ok()?;
         let stat = stat(self).ok()?;
-        Some(Arc::new(now()?.turned_to(stat.stx_uid, stat.stx_gid)))
+        Some(Arc::new(actor.turned_to(stat.stx_uid, stat.stx_gid)))
     }
 
     /// Sets the DOS attributes; those that follow from the file itself (DIRECTORY, REPARSE_POINT, NORMAL and

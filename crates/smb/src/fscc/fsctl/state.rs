@@ -82,7 +82,7 @@ impl Integrity {
 }
 
 /// Appends FILE_OBJECTID_BUFFER (MS-FSCC 2.1.3.1) of a file: its volume and what it has as id there, which
-/// is as lasting as the file itself.
+/// is as lasting as the file itself on the share's own file system, and as the number of its device on others.
 ///
 /// # Errors
 ///
