@@ -288,7 +288,7 @@ pub struct Half {
     // Line 4: locks; only our own processes.
     /// Serialises senders: owner's thread id, or 0.
     pub tx_lock: AtomicU32,
-    /// Serialises receivers.
+    /// Serialises receivers. Who needs both takes this one first.
     pub rx_lock: AtomicU32,
     /// Processes that hold this connection (over fork).
     pub users: AtomicU32,

@@ -948,7 +948,7 @@ impl Conn {
             if !self.go_up(w, mine) {
                 let _ = call::shutdown(fd, 1);
             }
-            let _held = lock::lock_of(&mine.tx_lock, &mine.lent);
+            let held = lock::lock_of(&mine.tx_lock, &mine.lent);
             // Both at once, and before the kernel wakes anybody: who looks then must see both.
             let bits = flag::SHUT | if read { flag::SHUT_RD } else { 0 };
             mine.flags.fetch_or(bits, Ordering::Release);
@@ -961,6 +961,8 @@ impl Conn {
                 self.notify(w, fd, mine, peer);
             }
             Self::rouse(w, mine, peer);
+            // Who receives holds the lock of receivers when it takes this one: never the other way round.
+            drop(held);
             self.end_in_kernel(fd, mine, peer);
         }
         if mine.flags.load(Ordering::Relaxed) & DEAF == DEAF {

@@ -302,3 +302,6 @@ impl Conn {
         w.retire(index);
     }
 }
+
+#[cfg(test)]
+mod tests;
