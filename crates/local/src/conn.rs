@@ -29,6 +29,7 @@ use crate::switch::{self, Sending};
 use crate::world::World;
 use crate::{Level, Reason, offer, room};
 
+mod asking;
 mod attach;
 mod bells;
 mod closing;
@@ -47,6 +48,7 @@ pub(crate) mod syn;
 mod taken;
 mod waiting;
 
+use asking::Asking;
 use copying::Copying;
 pub use forked::{Calls, Left};
 pub use naps::{Naps, ring_bells_only};
@@ -252,8 +254,8 @@ pub struct Conn {
     opened: AtomicU64,
     /// [`options`].
     pub options: AtomicU32,
-    /// Calls without effect since the kernel was asked last.
-    idle_calls: AtomicU32,
+    /// When to ask the kernel for the peer, of sends and of receives.
+    asking: [Asking; 2],
     /// Threads in a receive of the kernel's that began before the attachment: a doorbell must wake
     /// them.
     in_kernel: AtomicU32,
@@ -308,7 +310,6 @@ impl Conn {
             &self.stay,
             &self.nonblock,
             &self.port,
-            &self.idle_calls,
             &self.in_kernel,
             &self.in_poll,
             &self.counting,
@@ -339,6 +340,7 @@ impl Conn {
         }
         self.tx.reset();
         self.copying.reset();
+        self.asking.iter().for_each(Asking::reset);
         self.naps.reset();
         if let Some(mut ends) = self.ends.lock() {
             *ends = None;
@@ -780,9 +782,7 @@ impl Conn {
         // anyway; this is for programs that only ever try.
         let hints =
             self.kernel.load(Ordering::Relaxed) & (kernel::RDHUP | kernel::HUP | kernel::ERR);
-        let calls = self.idle_calls.load(Ordering::Relaxed).wrapping_add(1);
-        self.idle_calls.store(calls, Ordering::Relaxed);
-        if hints != 0 || calls.is_multiple_of(IDLE_CALLS) {
+        if hints != 0 || self.misses_sender(mine, flags) {
             return self.at_end(w, fd, mine, peer, peer_flags).unwrap_or(Got::Empty);
         }
         Got::Empty
@@ -1130,8 +1130,6 @@ pub const EAGAIN_RETRY: i32 = 0x7fff;
 
 const ECONNRESET: i32 = 104;
 const EPIPE: i32 = 32;
-/// Reads of nothing after which the kernel is asked whether the peer is still there: some tens of microseconds.
-const IDLE_CALLS: u32 = 512;
 
 /// Looks at a socket by 256 doorbells each, of one call.
 const DRAINS_MAX: u32 = 1 << 10;

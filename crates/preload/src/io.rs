@@ -991,7 +991,11 @@ unsafe fn transmit_ring(
             }
             Put::Failed(errno) => {
                 let moved = all - from.left();
-                return if moved > 0 { Ok(moved) } else { Err(errno) };
+                if moved > 0 {
+                    conn.tell_later(w, errno);
+                    return Ok(moved);
+                }
+                return Err(errno);
             }
         }
     }

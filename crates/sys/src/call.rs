@@ -504,6 +504,14 @@ mod calls {
         let mut fds = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
         poll(&mut fds, 0).is_ok_and(|n| n > 0)
     }
+    /// Whether the kernel says that the peer will send no more, that both directions have ended, and that an error waits:
+    /// told without taking it.
+    #[must_use]
+    pub fn ends_of(fd: i32) -> [bool; 3] {
+        let mut fds = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
+        let _ = poll(&mut fds, 0);
+        [libc::POLLRDHUP, libc::POLLHUP, libc::POLLERR].map(|bit| fds[0].revents & bit != 0)
+    }
     /// Binds a socket to an address of its family.
     pub(crate) fn bind<T: Copy>(fd: i32, address: &T) -> Result<()> {
         call!(SYS_bind, fd, std::ptr::from_ref(address), size_of::<T>()).map(drop)

@@ -40,7 +40,7 @@ macro_rules! oracle_cases {
                 close_with_unread_bytes peer_closes_we_send_twice shut_rd shut_wr shut_rdwr
                 peer_shuts_rd peer_shuts_rdwr reset_in_accept_queue listener_shut_down fd_misuse
                 linger_zero_seen_by_peer linger_seconds linger_when_full options_of_a_live_connection tcp_info
-                accept_inherits accept_inherits_in_memory accept_flags names_of_the_ends
+                accept_inherits accept_inherits_in_memory accept_flags names_of_the_ends killed_without_a_word
             }
             transfer {
                 zero_lengths zero_length_recv_blocks receive_address peek peek_across_writes

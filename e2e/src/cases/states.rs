@@ -565,3 +565,35 @@ pub fn names_of_the_ends(s: &mut Stage) {
     settle();
     say!("after a reset", calls::local_port(c.a) == ours, calls::peer_port(c.a));
 }
+
+/// The peer is killed, of which only the kernel knows: who merely writes, or merely looks whether something has come, hears
+/// of it by and by as over TCP, where it costs a message.
+pub fn killed_without_a_word(s: &mut Stage) {
+    let [writes, has_written, full, looks, peeks, asks] = [(); 6].map(|()| s.pair_nb());
+    say!("unread", try_send(has_written.a, "unread"), try_send(asks.a, "unread"));
+    say!("fill", Stage::fill(full.a));
+    // Closed last.
+    let last = s.pair();
+    calls::kill(s.peer_pid(), libc::SIGKILL).expect("killed");
+    say!("gone", calls::poll(last.a, libc::POLLRDHUP, 10_000));
+    // How many are taken is a matter of how soon the peer was missed.
+    let mut taken = 0;
+    let heard = loop {
+        match try_send(writes.a, "message") {
+            Ok(7) if taken < 50 => taken += 1,
+            other => break other,
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    say!("written", matches!(heard, Err(libc::EPIPE | libc::ECONNRESET)));
+    say!("and more", try_send(writes.a, "more"), try_send(writes.a, "more"));
+    say!("full", try_send(full.a, "more"), try_send(full.a, "more"), try_send(full.a, "more"));
+    say!("look", try_recv(looks.a, 9), try_recv(looks.a, 9));
+    let peek = || calls::recv(peeks.a, 9, libc::MSG_DONTWAIT | libc::MSG_PEEK);
+    say!("peek", peek(), peek());
+    let error = || calls::getsockopt(asks.a, libc::SOL_SOCKET, libc::SO_ERROR);
+    say!("SO_ERROR", error(), error());
+    say!("then", try_send(asks.a, "x"), try_recv(asks.a, 9));
+    say!("reset", try_recv(has_written.a, 9), try_recv(has_written.a, 9));
+    say!("then", try_send(has_written.a, "x"), try_send(has_written.a, "x"));
+}

@@ -1024,6 +1024,9 @@ impl Conn {
         // Another process that shares the connection may have told it since we looked.
         let kept = if mine.flags.load(Ordering::Relaxed) & flag::TOLD != 0 { 0 } else { kept };
         let mut errno = if now != 0 { now } else { kept };
+        if self.phase() == Phase::Attached && self.ask(fd) {
+            self.judge_end(mine, peer);
+        }
         let flags = peer.flags.load(Ordering::Acquire);
         let hints = self.kernel.load(Ordering::Relaxed);
         if Self::closed_cleanly(flags) && !self.sent_after(mine) || hints & kernel::CLEAN != 0 {

@@ -1,7 +1,7 @@
 //! Sending: the ring, the larger ring that follows it, and what happens when there is no room.
 
 use super::{
-    Arena, BLOCK_BYTES, Buffers, Conn, ECONNRESET, Half, Loc, Ordering, Phase, Put, Reason,
+    Arena, BLOCK_BYTES, Buffers, Conn, ECONNRESET, EPIPE, Half, Loc, Ordering, Phase, Put, Reason,
     Registration, World, add32, add64, cache, call, flag, is_own, kernel, lock, note_cpu,
     reg_flags, ring, room,
 };
@@ -25,9 +25,11 @@ impl Conn {
         let Some(_held) = held.or_else(|| self.lock_if_left(w, &mine.tx_lock, &mine.lent)) else {
             return Put::Full;
         };
+        self.misses_reader(fd, mine, peer);
         if let Some(put) = self.send_refused(w, fd, mine, peer) {
             return put;
         }
+        let all = from.left();
         let mut stalled = false;
         while from.left() > 0 {
             let tail = mine.sent.load(Ordering::Relaxed);
@@ -50,7 +52,10 @@ impl Conn {
                 if self.go_down_full(w, fd, mine, peer) {
                     return Put::Kernel;
                 }
-                return Put::Full;
+                // What was taken is the answer, and the next call hears of the rest.
+                let news = from.left() == all && self.hears_when_full(fd);
+                let refused = if news { self.send_refused(w, fd, mine, peer) } else { None };
+                return refused.unwrap_or(Put::Full);
             }
             // In pieces, so that the peer can begin while we go on.
             let piece = (capacity / 4).clamp(BLOCK_BYTES, 128 << 10);
@@ -92,6 +97,7 @@ impl Conn {
         let held = lock::lock_of(&mine.tx_lock, &mine.lent);
         let _held =
             held.or_else(|| self.lock_if_left(w, &mine.tx_lock, &mine.lent)).ok_or(Put::Full)?;
+        self.misses_reader(fd, mine, peer);
         if let Some(put) = self.send_refused(w, fd, mine, peer) {
             return Err(put);
         }
@@ -112,8 +118,12 @@ impl Conn {
         let capacity = loc.bytes();
         if room == 0 {
             add32(&mine.n_stalls, 1);
-            let down = self.go_down_full(w, fd, mine, peer);
-            return Err(if down { Put::Kernel } else { Put::Full });
+            if self.go_down_full(w, fd, mine, peer) {
+                return Err(Put::Kernel);
+            }
+            let news = self.hears_when_full(fd);
+            let refused = if news { self.send_refused(w, fd, mine, peer) } else { None };
+            return Err(refused.unwrap_or(Put::Full));
         }
         let [(at, first), _] = ring::pieces(tail, room.min(max).min(256 << 10), capacity);
         // What is not in the piece was not put there, whatever it says.
@@ -164,6 +174,10 @@ impl Conn {
             let errno = if errno == 0 { ECONNRESET } else { errno.cast_signed() };
             let _ = self.tell_reset(fd, mine, errno);
             return Some(Put::Failed(Self::named(mine, peer, errno)));
+        }
+        if self.is_told(mine) && hints & kernel::CLEAN == 0 {
+            // Behind a reset nothing is sent, of which the kernel may not know: it takes a last message after a mere end.
+            return Some(Put::Failed(EPIPE));
         }
         if peer_flags & flag::WANT_DOWN != 0
             && flags & flag::DOWN == 0
