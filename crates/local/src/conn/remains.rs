@@ -23,6 +23,7 @@ const SOL_SOCKET: i32 = 1;
 const SO_ERROR: i32 = 4;
 const SO_LINGER: i32 = 13;
 const FIONREAD: u64 = 0x541b;
+const SIOCOUTQ: u64 = 0x5411;
 
 /// How the stream ends behind the bytes that are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -382,6 +383,9 @@ fn is_v6(fd: i32) -> bool {
 /// Closes the end that has been written to: in such a way that the other one hears of it, though a process that is forked at
 /// this moment has it too. `ended`: the stream had ended before the reset, which is a broken pipe then.
 fn end(theirs: i32, how: End, ended: bool) {
+    // What is on its way would go with a reset of which nobody is told, as if the stream had ended there.
+    let under_way = call::ioctl_int(theirs, SIOCOUTQ).is_ok_and(|n| n > 0);
+    let how = if how == End::Told && under_way { End::Clean } else { how };
     if how == End::Clean || ended {
         let _ = call::shutdown(theirs, 1);
     }
@@ -390,4 +394,35 @@ fn end(theirs: i32, how: End, ended: bool) {
         let _ = call::disconnect(theirs);
     }
     let _ = call::close(theirs);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    /// An end whose error was told already must not cut off what a socket that nobody has read yet could not take at once.
+    #[test]
+    fn all_that_is_left_comes_before_an_end_of_which_nobody_is_told() {
+        const LEN: usize = 1 << 20;
+        let like = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        for how in [End::Clean, End::Told] {
+            for len in [100, LEN] {
+                let [ours, theirs] = pair_like(like.as_raw_fd()).unwrap();
+                let sent = call::send(theirs, &vec![7; len], MSG_DONTWAIT | MSG_NOSIGNAL);
+                end(theirs, how, true);
+                // What `moving` does.
+                let _ = call::getsockopt::<i32>(ours, SOL_SOCKET, SO_ERROR);
+                let (mut got, mut room) = (0, vec![0; 1 << 16]);
+                while let Ok(n) = call::recv(ours, &mut room, 0)
+                    && n > 0
+                {
+                    got += n;
+                }
+                assert_eq!(Ok(got), sent, "{how:?}, {len} bytes");
+                call::close(ours).unwrap();
+            }
+        }
+    }
 }
