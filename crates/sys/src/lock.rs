@@ -68,8 +68,9 @@ pub fn watch_threads() {
 }
 
 /// Whether this process is known to have one thread only.
+#[must_use]
 #[inline]
-pub(crate) fn alone() -> bool {
+pub fn alone() -> bool {
     let at = SINGLE.load(Ordering::Relaxed);
     // SAFETY: found by `watch_threads`, and libc is never unloaded; written only by a thread that begins
     // or ends another one.

@@ -155,7 +155,7 @@ macro_rules! oracle_cases {
                 left_to_stdio left_to_a_program much_left_to_a_program left_to_a_child left_to_nobody left_to_both
                 left_while_a_child_reads left_to_a_program_that_is_not left_and_watched_once
                 left_and_watched left_and_passed passed_with_urgent_data passed_over_the_switch
-                passed_beyond_what_a_socket_holds passed_while_shared
+                passed_beyond_what_a_socket_holds passed_while_a_thread_reads passed_while_shared
             }
             forking {
                 fork_during_recv fork_during_recv_and_closed fork_during_recv_child_goes_on fork_and_then_much fork_during_other_waits

@@ -291,6 +291,32 @@ pub fn passed_beyond_what_a_socket_holds(s: &mut Stage) {
     }
 }
 
+/// It is passed while another thread reads what the peer has left unsent in memory when it went back to TCP by itself; who
+/// it was passed to closes it.
+pub fn passed_while_a_thread_reads(s: &mut Stage) {
+    const LEN: usize = 300_000;
+    let c = s.pair();
+    say!("sent", s.b(&format!("sendn {} {LEN} 7", c.b)));
+    say!("back", s.b(&format!("option {} {} {} 2", c.b, libc::SOL_SOCKET, libc::SO_RCVLOWAT)));
+    let reader = std::thread::spawn(move || {
+        let mut got = Vec::new();
+        while got.len() < LEN {
+            match calls::recv(c.a, 3000, 0) {
+                Ok(more) if !more.is_empty() => got.extend(more),
+                other => return Err(other),
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        Ok(got == stream_bytes(7, 0, LEN))
+    });
+    let (over, theirs) = UnixStream::pair().expect("a socket pair");
+    say!("passed", calls::send_fd(over.as_raw_fd(), c.a).is_ok());
+    drop((over, theirs));
+    say!("read", format!("{:?}", reader.join().expect("no panic")).as_str());
+    say!("goes on", s.b_send(c, "more"), calls::recv(c.a, 9, 0));
+    say!("goes on", calls::send(c.a, b"back", 0), s.b_recv(c, 9));
+}
+
 /// What a process said that it was passed to, in short: all of the stream and its end, the beginning of it and a reset
 /// (no hole, no other byte), or whatever else that was.
 fn in_short(said: Option<String>, whole: &[u8]) -> String {

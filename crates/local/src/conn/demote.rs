@@ -21,6 +21,8 @@ const STOPPED_NS: u64 = 5_000_000_000;
 const OTHERS_NS: u64 = 5_000_000_000;
 /// After that, for so long no other one is waited for like this: a program has many connections.
 const OTHERS_PAUSE_NS: u64 = 1_000_000_000;
+/// How long what lies in the ring may stay there before nobody reads it.
+const STANDS_NS: u64 = 1_000_000_000;
 /// A peer that has not answered by then has its part done for it, if that is allowed.
 const PROXY_NS: u64 = 3_000_000;
 /// So many bytes that the peer has not read surely find room in the socket.
@@ -502,15 +504,34 @@ impl Conn {
         }
     }
 
-    /// Both directions go back to TCP. Waits (a tenth of a second at most, or some seconds where its part is not ours to do)
-    /// until the peer has done its part, and takes the last doorbells out of the socket, so that afterwards any program may
-    /// read it. `false`: the peer did not answer.
+    /// Both directions go back to TCP. Waits (a tenth of a second at most; some seconds where the connection ends otherwise, or
+    /// its part is not ours to do) until the peer has done its part, and takes the last doorbells out of the socket, so that
+    /// afterwards any program may read it. `false`: the peer did not answer.
     #[must_use]
     pub fn demote(&'static self, w: &World, fd: i32, reason: Reason) -> bool {
-        if self.phase() != Phase::Attached {
-            return self.keep_tcp(w, fd, reason) || self.demote(w, fd, reason);
+        loop {
+            if self.phase() != Phase::Attached {
+                return self.keep_tcp(w, fd, reason) || self.demote(w, fd, reason);
+            }
+            let Some((mine, peer)) = self.halves(w) else { return true };
+            if self.goes_back(w, fd, mine, peer, reason) {
+                return true;
+            }
+            if !(reason.is_for_others() && self.is_read_up(w, mine, peer)) {
+                return false;
+            }
         }
-        let Some((mine, peer)) = self.halves(w) else { return true };
+    }
+
+    /// One attempt at [`Self::demote`].
+    fn goes_back(
+        &'static self,
+        w: &World,
+        fd: i32,
+        mine: &Half,
+        peer: &Half,
+        reason: Reason,
+    ) -> bool {
         let takes_back = Self::before(mine, peer) > 0 && self.may_take_back(w, fd, peer, reason);
         if !self.freeze_for(w, fd, mine, peer, takes_back) {
             return false;
@@ -521,7 +542,9 @@ impl Conn {
         self.freeze_peer(w, fd, mine, peer);
         self.demote_sender(w, fd, reason);
         let begun = call::now_ns();
-        let (mut deadline, mut proxy) = (begun + PATIENCE_NS, begun + PROXY_NS);
+        // Where the connection ends otherwise, one that lives is given time to run.
+        let patience = if reason.is_for_others() { STOPPED_NS } else { PATIENCE_NS };
+        let (mut deadline, mut proxy) = (begun + patience, begun + PROXY_NS);
         let mut late = false;
         let mut is_others = false;
         loop {
@@ -595,6 +618,31 @@ impl Conn {
             }
         }
         self.maybe_tcp(w, mine);
+        true
+    }
+
+    /// The peer has gone back by itself, as it does when both ends go back at a time, and will not send again what lies in
+    /// its ring. Other threads of ours may be reading that: lets them, and waits as long as it becomes less. `true`: nothing
+    /// is left there.
+    fn is_read_up(&self, w: &World, mine: &Half, peer: &Half) -> bool {
+        let is_left = |head: u64| switch::fallen(&peer.flags, &peer.down_at) != Some(head);
+        let mut head = mine.head.load(Ordering::Relaxed);
+        if lock::alone() || switch::fallen(&peer.flags, &peer.down_at).is_none() {
+            return false;
+        }
+        self.thaw(w);
+        let mut deadline = call::now_ns() + STANDS_NS;
+        while self.phase() == Phase::Attached && is_left(head) {
+            let frozen = mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0;
+            let now = mine.head.load(Ordering::Relaxed);
+            if now != head {
+                (head, deadline) = (now, call::now_ns() + STANDS_NS);
+            } else if frozen || call::now_ns() > deadline {
+                return false;
+            } else {
+                call::pause_ms(1);
+            }
+        }
         true
     }
 
