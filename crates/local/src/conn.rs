@@ -499,7 +499,8 @@ impl Conn {
             let loc = self.checked(w, peer, peer.loc.load(Ordering::Relaxed))?;
             return Some((loc, ring::used(head, tail, loc.bytes()).ok()?));
         }
-        let at = peer.next_at.load(Ordering::Relaxed);
+        // Acquire: if it is that of a ring after `next`, that one is `loc` by now. Pairs with `chain`.
+        let at = peer.next_at.load(Ordering::Acquire);
         let before = at.wrapping_sub(head).cast_signed();
         if before > 0 {
             // Up to the exchange in the old ring.

@@ -304,8 +304,9 @@ impl Conn {
             return None;
         }
         let next = self.new_ring(w, order, now.order + 1)?;
-        // The offset before the place. Pairs with `peer_ring`.
-        mine.next_at.store(tail, Ordering::Relaxed);
+        // The offset before the place, and what `promote` has written before the offset: a reader may have met the last ring
+        // while it was the next one. Pairs with `peer_ring`.
+        mine.next_at.store(tail, Ordering::Release);
         mine.next_loc.store(next.emit(), Ordering::Release);
         self.promote(w, mine, peer).or(Some((next, tail)))
     }
