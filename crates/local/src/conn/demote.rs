@@ -281,7 +281,7 @@ impl Conn {
 
     /// Does something while nobody at the other end has these locks of it; `None`: somebody has one, or the peer has
     /// closed, and it was not done.
-    fn borrowing<T>(
+    pub(super) fn borrowing<T>(
         w: &World,
         (index, peer): (u32, &Half),
         locks: &[&AtomicU32],

@@ -205,7 +205,9 @@ impl Conn {
         if mine.next_loc.load(Ordering::Relaxed) != 0 {
             let next = self.promote(w, mine, peer);
             if let Some(found) = next {
-                return self.in_reach(w, mine, found);
+                let is_ahead = stalled && found.1 != 0;
+                let wider = if is_ahead { self.widen(w, mine, peer, tail, found) } else { None };
+                return self.in_reach(w, mine, wider.unwrap_or(found));
             }
         }
         if let Some(loc) = Loc::parse(mine.loc.load(Ordering::Relaxed)) {
@@ -311,6 +313,58 @@ impl Conn {
         self.promote(w, mine, peer).or(Some((next, tail)))
     }
 
+    /// The following ring is full as well, and the reader has not come to it: makes it as large as may be. A program that
+    /// writes much before it reads relies on what the kernel's sockets hold. Done while nobody at the other end receives, so
+    /// that none is in the middle of the ring that goes.
+    #[cold]
+    fn widen(
+        &'static self,
+        w: &World,
+        mine: &Half,
+        peer: &Half,
+        tail: u64,
+        (now, at): (Loc, u64),
+    ) -> Option<(Loc, u64)> {
+        let order = order_most(w, mine, peer);
+        if now.order >= order || !self.may_widen(w, mine) {
+            return None;
+        }
+        let index = mine.peer.load(Ordering::Relaxed).checked_sub(1)?;
+        let next = self.new_ring(w, order, now.order + 1)?;
+        let done = Self::borrowing(w, (index, peer), &[&peer.rx_lock], || {
+            let is_ahead = at.wrapping_sub(peer.head.load(Ordering::Acquire)).cast_signed() > 0;
+            if is_ahead {
+                Self::copy_ring(w, (now, next), at, tail);
+                // Release: the bytes before the place. Pairs with `peer_ring`.
+                mine.next_loc.store(next.emit(), Ordering::Release);
+            }
+            is_ahead
+        });
+        let done = done == Some(true);
+        if let Some(mut arena) = w.arena.lock() {
+            arena.free_block(&w.board, if done { now } else { next });
+        }
+        done.then_some((next, at))
+    }
+
+    /// Whether the ring that follows may be exchanged for a larger one: it is ours, and its reader locks.
+    fn may_widen(&self, w: &World, mine: &Half) -> bool {
+        !self.is_inherited(w, mine) && !self.is_shared(w) && !self.stands_in()
+    }
+
+    /// Copies what lies between two stream offsets from one ring to another, which is larger.
+    fn copy_ring(w: &World, (from, to): (Loc, Loc), at: u64, tail: u64) {
+        let mut chunk = vec![0u8; BLOCK_BYTES];
+        let mut at = at;
+        while at != tail {
+            let left = usize::try_from(tail.wrapping_sub(at)).unwrap_or(usize::MAX);
+            let part = &mut chunk[..left.min(BLOCK_BYTES)];
+            w.board.map.copy_out(from, at, part);
+            w.board.map.copy_in(to, at, part);
+            at = at.wrapping_add(part.len() as u64);
+        }
+    }
+
     /// The following ring, which becomes the present one once the old one is read.
     fn promote(&'static self, w: &World, mine: &Half, peer: &Half) -> Option<(Loc, u64)> {
         let next = Loc::parse(mine.next_loc.load(Ordering::Relaxed))?;
@@ -399,10 +453,16 @@ impl Conn {
     pub fn writable(&self, w: &World, mine: &Half, peer: &Half) -> bool {
         Self::has_some_room(mine, peer)
             || mine.room_wait.load(Ordering::Relaxed) == 0
-                && mine.next_loc.load(Ordering::Relaxed) == 0
-                && Loc::parse(mine.loc.load(Ordering::Relaxed))
-                    .is_some_and(|loc| loc.order < order_most(w, mine, peer))
+                && self.may_grow(w, mine, peer)
                 && !self.is_inherited(w, mine)
+    }
+
+    /// Whether a larger ring can follow the present one, or stand in for the one that follows.
+    fn may_grow(&self, w: &World, mine: &Half, peer: &Half) -> bool {
+        let [loc, next] =
+            [&mine.loc, &mine.next_loc].map(|word| Loc::parse(word.load(Ordering::Relaxed)));
+        next.or(loc).is_some_and(|last| last.order < order_most(w, mine, peer))
+            && (next.is_none() || self.may_widen(w, mine))
     }
 
     /// Says that we wait for room; `false`: there is some already.
@@ -496,3 +556,6 @@ fn room_in(peer: &Half, tail: u64, base: u64, capacity: usize) -> Result<usize, 
     }
     Ok(capacity - ring::used(head, tail, capacity)?)
 }
+
+#[cfg(test)]
+mod tests;
