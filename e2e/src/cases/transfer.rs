@@ -358,6 +358,9 @@ pub fn queue_sizes(s: &mut Stage) {
     say!("seven", ask(libc::FIONREAD), try_recv(c.a, 2), ask(libc::FIONREAD));
     say!("drained", try_recv(c.a, 99), ask(libc::FIONREAD));
     say!("send", calls::send(c.a, b"1234567890", 0), s.b(&format!("inq {}", c.b)));
+    // It has come, if not been read.
+    std::thread::sleep(Duration::from_millis(250));
+    sizes("come");
     say!("the peer takes it", s.b_recv(c, 99));
     std::thread::sleep(Duration::from_millis(250));
     sizes("all taken");

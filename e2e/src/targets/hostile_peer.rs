@@ -163,7 +163,7 @@ fn call(input: &mut Input<'_>, end: &End, slow: &mut u32) {
             conn.drain(w, fd);
         }
         10 => {
-            let _ = (conn.socket_error(w, fd, 0), conn.has_ended(w), conn.unsent(w));
+            let _ = (conn.socket_error(w, fd, 0), conn.has_ended(w), conn.unsent(w, fd));
             let _ = conn.settle(w, fd, true);
         }
         _ if *slow < SLOW_MAX && conn.phase() == Phase::Attached => {

@@ -487,15 +487,23 @@ impl Conn {
         });
     }
 
-    /// Bytes sent that the peer has not read.
+    /// Bytes that have not come to the peer's end. On one host what has come need not have been read: what a kernel's socket
+    /// would have taken, by the size of our own, is not counted.
     #[must_use]
-    pub fn unsent(&self, w: &World) -> Option<usize> {
+    pub fn unsent(&self, w: &World, fd: i32) -> Option<usize> {
+        const SO_RCVBUF: i32 = 8;
         let (mine, peer) = self.halves(w)?;
         let tail = mine.sent.load(Ordering::Relaxed);
-        usize::try_from(tail.wrapping_sub(peer.head.load(Ordering::Acquire)))
+        let unread = usize::try_from(tail.wrapping_sub(peer.head.load(Ordering::Acquire)))
             .ok()
             // Two rings at most hold it.
-            .filter(|n| *n <= 8 << 20)
+            .filter(|n| *n <= 8 << 20)?;
+        if unread == 0 || self.stands_in() {
+            return Some(unread);
+        }
+        // Half of that is for bytes; the rest is what the kernel needs for itself.
+        let come = call::getsockopt::<i32>(fd, 1, SO_RCVBUF).unwrap_or(0) / 2;
+        Some(unread.saturating_sub(usize::try_from(come).unwrap_or(0)))
     }
 }
 

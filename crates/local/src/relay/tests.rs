@@ -341,7 +341,7 @@ fn bytes_go_both_ways_through_rings() {
     assert_eq!(p.out(0, 7), b"request");
     assert_eq!(p.out(3, 4), b"uest");
     p.relay.release(7);
-    assert_eq!(p.conn.unsent(p.guest), Some(0));
+    assert_eq!(p.conn.unsent(p.guest, p.fd), Some(0));
 
     assert_eq!(p.recv(64), Err(Got::Empty));
     assert!(p.relay.write_at(0, b"answer"));

@@ -427,7 +427,8 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -
         if request == libc::FIONREAD || request == libc::TIOCOUTQ {
             io::settle(w, conn, fd, false);
             if conn.phase() == Phase::Attached && arg != 0 {
-                let n = if request == libc::FIONREAD { conn.unread(w, fd) } else { conn.unsent(w) };
+                let is_read = request == libc::FIONREAD;
+                let n = if is_read { conn.unread(w, fd) } else { conn.unsent(w, fd) };
                 if let Some(n) = n.and_then(|n| c_int::try_from(n).ok()) {
                     // SAFETY: the caller's promise.
                     unsafe { (arg as *mut c_int).write_unaligned(n) };
