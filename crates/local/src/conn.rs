@@ -34,6 +34,7 @@ mod attach;
 mod bells;
 mod closing;
 mod copying;
+mod cut;
 mod demote;
 mod forked;
 mod left;
@@ -836,10 +837,7 @@ impl Conn {
             Ok(0) if to.left() == 0 => Got::Bytes(0),
             // It has switched since the caller looked, right here: nothing was asked for, and nothing is no end.
             Ok(0) if max == 0 => Got::Failed(EAGAIN_RETRY),
-            Ok(0) => {
-                self.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
-                Got::End
-            }
+            Ok(0) => self.ends_before_up(fd, mine, peer),
             Ok(mut n) => {
                 if !up {
                     let keep = self.trim(mine, peer, taken, n, flags);
@@ -863,6 +861,7 @@ impl Conn {
                 self.answer_demotion(w, fd, mine, peer);
                 Got::Empty
             }
+            Err(ECONNRESET) => self.tell_reset(fd, mine, ECONNRESET),
             Err(errno) => Got::Failed(errno),
         }
     }

@@ -989,14 +989,7 @@ unsafe fn transmit_ring(
                 let rest = || unsafe { transmit_rest(fd, (iov, moved), flags, control) };
                 return Ok(moved + if waits { told_with_more(w, conn, rest()) } else { 0 });
             }
-            Put::Failed(errno) => {
-                let moved = all - from.left();
-                if moved > 0 {
-                    conn.tell_later(w, errno);
-                    return Ok(moved);
-                }
-                return Err(errno);
-            }
+            Put::Failed(errno) => return limits::failed(w, conn, errno, all - from.left()),
         }
     }
 }

@@ -52,3 +52,12 @@ pub(super) fn ended(fd: c_int, errno: c_int, moved: usize) -> Outcome {
     }
     Err(errno)
 }
+
+/// The same for an error that it has found, and taken: the next call tells it.
+pub(super) fn failed(w: &World, conn: &Conn, errno: c_int, moved: usize) -> Outcome {
+    if moved == 0 {
+        return Err(errno);
+    }
+    conn.tell_later(w, errno);
+    Ok(moved)
+}

@@ -14,7 +14,7 @@ use crate::conn::{BELL, options};
 pub(in crate::conn) struct End {
     pub(in crate::conn) w: &'static World,
     pub(in crate::conn) conn: &'static Conn,
-    stream: TcpStream,
+    pub(in crate::conn) stream: TcpStream,
 }
 
 impl End {

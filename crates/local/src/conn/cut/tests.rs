@@ -1,0 +1,82 @@
+//! How a stream ends that is cut short, and whoever has heard of it first.
+
+use std::io::Write;
+
+use sys::iov::Buffers;
+
+use super::*;
+use crate::conn::call;
+use crate::conn::taken::tests::{End, ends};
+
+/// A server that has taken the offer, and sends by its ring; its client sends so much more by TCP and has not looked since.
+pub(in crate::conn) fn unread(n: usize) -> [End; 2] {
+    let [client, server] = ends();
+    assert!(server.settle(true), "not taken");
+    assert!(server.conn.go_up(server.w, half(&server)));
+    assert!(client.conn.tcp_send_begins());
+    (&client.stream).write_all(&vec![7; n]).unwrap();
+    client.conn.tcp_send_ends(n);
+    [client, server]
+}
+
+/// Its half, where it may be written.
+pub(in crate::conn) fn half(end: &End) -> &'static Half {
+    end.conn.my_half(end.w).unwrap().1
+}
+
+pub(in crate::conn) fn receives(end: &End) -> Got {
+    Buffers::over(&mut [0; 64], |bytes| end.conn.recv(end.w, end.fd(), bytes, 0))
+}
+
+/// The client's socket is gone, and its end with it, in this way.
+fn is_reset(client: &End, server: &End) {
+    let _ = call::setsockopt(client.fd(), 1, 13, [1i32, 0]);
+    call::disconnect(client.fd()).unwrap();
+    assert!(call::hung_up(server.fd()), "no reset has come");
+}
+
+#[test]
+fn a_reset_that_a_doorbell_has_heard_of_is_told_behind_what_came_before() {
+    let [client, server] = unread(100);
+    is_reset(&client, &server);
+    let (mine, peer) = server.conn.halves(server.w).unwrap();
+    client.conn.arm_cold(client.w, half(&client));
+    server.conn.notify(server.w, server.fd(), mine, peer);
+    assert_eq!(server.conn.error.load(Ordering::Relaxed), 104, "the doorbell has not heard of it");
+    assert_eq!([(); 2].map(|()| receives(&server)), [Got::Part(64), Got::Part(36)]);
+    assert_eq!(receives(&server), Got::Failed(ECONNRESET));
+    assert_eq!(receives(&server), Got::End, "told twice");
+}
+
+#[test]
+fn what_is_missing_before_the_switch_is_no_end() {
+    let [client, server] = unread(10);
+    let (mine, peer) = server.conn.halves(server.w).unwrap();
+    // It has sent more, which is lost with its socket, and so is the error.
+    half(&client).up_at.store(1 + 10 + 5, Ordering::Relaxed);
+    half(&client).flags.fetch_or(flag::UP, Ordering::Release);
+    is_reset(&client, &server);
+    assert_eq!(call::getsockopt::<i32>(server.fd(), 1, 4), Ok(104));
+    assert_eq!(receives(&server), Got::Part(10));
+    assert_eq!(receives(&server), Got::Failed(ECONNRESET));
+    assert_eq!((receives(&server), Conn::before(mine, peer)), (Got::End, 5));
+}
+
+#[test]
+fn the_kernels_own_word_of_a_reset_is_told_once() {
+    let [client, server] = unread(10);
+    is_reset(&client, &server);
+    assert_eq!(receives(&server), Got::Part(10));
+    assert_eq!(receives(&server), Got::Failed(ECONNRESET));
+    let (mine, _) = server.conn.halves(server.w).unwrap();
+    assert!(server.conn.is_told(mine));
+    assert_eq!(receives(&server), Got::End);
+}
+
+#[test]
+fn an_end_in_order_is_one() {
+    let [client, server] = unread(10);
+    call::shutdown(client.fd(), 1).unwrap();
+    assert_eq!(receives(&server), Got::Part(10));
+    assert_eq!(receives(&server), Got::End);
+}
