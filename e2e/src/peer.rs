@@ -110,6 +110,9 @@ pub fn perform(order: &str) -> String {
         "kill" => calls::kill(int(1), int(2)).show(),
         "pin" => calls::cpus::pin(size(1)).show(),
         "echo" => echo(fd()),
+        "pours" => pours(fd(), size(2), n(3).cast_unsigned()).show(),
+        "awaits" => awaits(fd(), (size(2), n(3).cast_unsigned()), size(4), words[5]),
+        "pings" => pings(&words[1..]),
         "sleep" => {
             std::thread::sleep(Duration::from_millis(n(1).cast_unsigned()));
             "ok".to_owned()
@@ -262,6 +265,82 @@ fn echo(fd: i32) -> String {
             Err(e) => return format!("{} after {total}", crate::show::errno_name(e)),
         }
     }
+}
+
+/// Sends so much of the stream `seed` as there is room for, until there has been none for 200 ms: how much.
+fn pours(fd: i32, len: usize, seed: u64) -> usize {
+    let _ = calls::set_nonblocking(fd, true);
+    let mut at = 0;
+    while at < len {
+        let part = stream_bytes(seed, at as u64, (len - at).min(64 << 10));
+        match calls::send(fd, &part, libc::MSG_NOSIGNAL) {
+            Ok(n) => at += n,
+            _ if calls::poll(fd, libc::POLLOUT, 200) != Ok(libc::POLLOUT) => break,
+            _ => {}
+        }
+    }
+    at
+}
+
+/// Receives three single bytes of what comes back, and a while later `what`: all of it, while it sends what is left
+/// of `len` bytes behind `sent`, or some; then it closes. Or nothing.
+fn awaits(fd: i32, (len, seed): (usize, u64), mut sent: usize, what: &str) -> String {
+    let pause = || std::thread::sleep(Duration::from_millis(300));
+    pause();
+    // In a set that one thread looks at: a doorbell that lay unread would make a reset of the end.
+    let set = calls::epoll_create().unwrap_or(-1);
+    let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET;
+    let looks = || calls::epoll_wait(set, 4, 0).map_or(0, |told| told.len());
+    let _ = (calls::epoll_ctl(set, libc::EPOLL_CTL_ADD, fd, events, 1), looks());
+    let (start, mut at) = (Instant::now(), 0);
+    while at < 3 && start.elapsed() < PATIENCE {
+        match calls::recv(fd, 1, libc::MSG_DONTWAIT) {
+            Ok(byte) if byte == stream_bytes(seed, at as u64, 1) => at += 1,
+            Err(libc::EAGAIN) => std::thread::sleep(Duration::from_millis(5)),
+            got => return format!("byte {at}: {}", got.show()),
+        }
+    }
+    pause();
+    while what == "all" && at < len {
+        let more = if sent < len { libc::POLLOUT } else { 0 };
+        match calls::poll(fd, libc::POLLIN | more, 8000) {
+            Ok(bits) if bits & libc::POLLOUT != 0 => {
+                let part = stream_bytes(seed, sent as u64, (len - sent).min(64 << 10));
+                sent += calls::send(fd, &part, libc::MSG_NOSIGNAL).unwrap_or(0);
+            }
+            Ok(bits) if bits != 0 => {}
+            _ => return format!("nothing moves: sent {sent}, received {at}"),
+        }
+        match calls::recv(fd, 64 << 10, libc::MSG_DONTWAIT) {
+            Ok(bytes)
+                if !bytes.is_empty() && bytes == stream_bytes(seed, at as u64, bytes.len()) =>
+            {
+                at += bytes.len();
+            }
+            Err(libc::EAGAIN) => {}
+            got => return format!("after {at}: {}", got.map(|bytes| bytes.len()).show()),
+        }
+    }
+    if what == "some" {
+        while matches!(calls::recv(fd, 1 << 20, libc::MSG_DONTWAIT), Ok(bytes) if !bytes.is_empty())
+        {
+        }
+    }
+    if what != "nothing" {
+        let _ = calls::close(fd);
+    }
+    what.to_owned()
+}
+
+/// Sends a byte by each of these, three times.
+fn pings(fds: &[&str]) -> String {
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(50));
+        for fd in fds {
+            let _ = calls::send(fd.parse().expect("a descriptor"), b"p", libc::MSG_NOSIGNAL);
+        }
+    }
+    "ok".to_owned()
 }
 
 /// Everything that `poll` can say, once it has not changed for 25 ms.

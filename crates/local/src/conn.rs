@@ -47,6 +47,7 @@ mod send;
 mod stand;
 pub(crate) mod syn;
 mod taken;
+mod unheard;
 mod waiting;
 
 use asking::Asking;

@@ -1029,7 +1029,7 @@ fn told_with_more(w: &World, conn: &Conn, got: Outcome) -> usize {
 }
 
 /// Notes that a sender found no room, so that room becomes an event; `false`: there is some now.
-fn full(w: &World, conn: &Conn) -> bool {
+fn full(w: &'static World, conn: &'static Conn) -> bool {
     ready::lacks_room(w, conn);
     conn.halves(w)
         .is_none_or(|(mine, peer)| conn.wait_for_room(mine, peer) || interrupts(mine, true))
@@ -1156,6 +1156,7 @@ pub(crate) unsafe fn send_file(
         unsafe { *offset = at };
     }
     match result {
+        Err(libc::ECONNRESET) => limits::failed(w, conn, libc::ECONNRESET, total),
         Err(errno) if total == 0 => Err(errno),
         _ => Ok(total),
     }

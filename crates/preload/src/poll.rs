@@ -384,10 +384,13 @@ fn doze(
         // Another number, where another thread has closed this one since.
         p.fd = o.conn.descriptor(p.fd);
         if Ours::wants_out(p) && o.conn.wait_for_room(o.mine, o.peer) {
-            // A peer that is still sending by TCP cannot ring when there is room.
-            alone &= o.peer.flags.load(Ordering::Relaxed) & half_flags::UP != 0;
+            alone &= o.conn.is_heard(o.mine, o.peer);
         }
         p.events = libc::POLLIN | libc::POLLRDHUP | fds[o.at].events & libc::POLLPRI;
+        if has_unread(o, &fds[o.at]) {
+            p.events &= !libc::POLLIN;
+            alone = false;
+        }
     }
     let asleep = Finally(|| wakes_up(w, &list[..begun], &holds, &sleeps));
     if begun < list.len() {
@@ -459,6 +462,14 @@ fn wakes_up(w: &'static World, begun: &[Ours], holds: &left::Mark, sleeps: &left
 
 fn reads(asked: &pollfd) -> bool {
     asked.events & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) != 0
+}
+
+/// Whether bytes of TCP from before the switch are unread, and not asked for: they would end each sleep at once. No doorbell
+/// comes before them.
+fn has_unread(o: &Ours, asked: &pollfd) -> bool {
+    asked.events & (libc::POLLIN | libc::POLLRDNORM) == 0
+        && o.conn.kernel.load(Ordering::Relaxed) & kernel::IN != 0
+        && o.conn.is_mixed(o.mine, o.peer)
 }
 
 /// See [`mute`].

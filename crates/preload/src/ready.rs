@@ -728,7 +728,6 @@ impl Set {
     ) -> Option<c_int> {
         self.is_in_no_hurry(left);
         let unheard = self.ask_for_room(w);
-        // A peer that is still sending by TCP cannot ring when there is room.
         let left = if unheard { Some(left.unwrap_or(u64::MAX).min(LOOK_NS)) } else { left };
         let untidy = self.is_untidy(w, left);
         let left = if untidy { Some(TIDY_NS) } else { left };
@@ -788,7 +787,7 @@ impl Set {
     }
 
     /// Those who want to write and have no room say so to their peers before the loop sleeps. `true`:
-    /// one of the peers cannot ring.
+    /// of one of the peers nothing may be heard: see [`Conn::is_heard`].
     fn ask_for_room(&self, w: &'static World) -> bool {
         let mut unheard = false;
         let Some(members) = self.members.lock() else { return false };
@@ -804,7 +803,7 @@ impl Set {
                 r.flags.fetch_or(reg::ROOM, Ordering::Relaxed);
                 // Room that came just now is seen by the look that follows.
                 let _ = conn.wait_for_room(e.mine, e.peer);
-                unheard |= e.peer.flags.load(Ordering::Relaxed) & flag::UP == 0;
+                unheard |= !conn.is_heard(e.mine, e.peer);
             }
         }
         unheard

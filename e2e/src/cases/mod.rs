@@ -22,6 +22,7 @@ pub mod signals;
 pub mod states;
 pub mod threads;
 pub mod transfer;
+pub mod unread;
 pub mod uring;
 pub mod v6;
 pub mod waits;
@@ -145,6 +146,10 @@ macro_rules! oracle_cases {
                 pass_to_process_with_library pass_to_process_without_library
                 pass_with_bytes_queued pass_in_flight pass_and_keep accept_in_forked_workers
                 exclusive_wakes_one exclusive_listener_wakes_one told_in_sets_of_their_own told_each_in_its_own_way full_and_unread_beside_a_child
+            }
+            unread {
+                unread_level unread_edge unread_poll unread_select unread_blocking unread_is_no_reason_to_wake
+                unread_among_many unread_in_a_shared_set unread_and_closed
             }
             shared_sets {
                 told_once_of_what_was_there waits_without_a_descriptor waits_for_what_another_has_made

@@ -100,8 +100,8 @@ impl Conn {
                 add32(&mine.n_bells, 1);
                 true
             }
-            // No room in the socket: there are unread bells, and the kernel wakes the peer for
-            // those; this one stays owed.
+            // No room in the socket; this one stays owed. There are unread bells, and the kernel wakes the peer for
+            // those; or bytes from before the switch, which the peer reads, or it looks by itself: see `Conn::is_heard`.
             Err(11) => true,
             // Of these nothing is known of the connection, but that there is no more of it.
             Err(EPIPE | EINTR | EBADF | ENOTSOCK) => {

@@ -296,6 +296,7 @@ impl Set {
     ) -> c_int {
         let start = call::now_ns();
         let mut looked = false;
+        let mut unheard = false;
         if self.was_changed_by_others(w, false) {
             self.find_strangers(w);
         }
@@ -318,15 +319,23 @@ impl Set {
                 if n > 0 {
                     return c_int::try_from(n).unwrap_or(0);
                 }
-                if !looked && self.moves_while_it_is_armed(w) {
-                    looked = true;
-                    continue;
+                if !looked {
+                    let moved;
+                    (moved, unheard) = self.moves_while_it_is_armed(w);
+                    if moved {
+                        looked = true;
+                        continue;
+                    }
                 }
             }
             looked = false;
             self.is_in_no_hurry(left);
-            let n = sleep(events, left);
+            let looks = unheard && left.is_none_or(|l| l > LOOK_NS);
+            let n = sleep(events, if looks { Some(LOOK_NS) } else { left });
             let Ok(count) = usize::try_from(n) else { return n };
+            if count == 0 && looks {
+                continue;
+            }
             let mut ours = Vec::new();
             let mut told = self.as_shared(w, events, Ok(count), &mut ours);
             if told == 0 && count > 0 {
@@ -339,9 +348,10 @@ impl Set {
         }
     }
 
-    /// Before a sleep: whatever moves rings. `true`: something has, meanwhile.
-    fn moves_while_it_is_armed(&self, w: &'static World) -> bool {
-        let Some(members) = self.members.lock() else { return true };
+    /// Before a sleep: whatever moves rings. Answers whether something has, meanwhile; and whether one of the peers may not be
+    /// heard, as [`Set::ask_for_room`] does.
+    fn moves_while_it_is_armed(&self, w: &'static World) -> (bool, bool) {
+        let Some(members) = self.members.lock() else { return (true, false) };
         let arm = |half: &Half, user: u32| {
             let bell = user & (ET | ONESHOT) == 0;
             if peer_of(w, half).is_some_and(|peer| is_rung(half, peer, bell)) {
@@ -349,7 +359,7 @@ impl Set {
             }
         };
         // All are armed, whatever the first ones say.
-        let mut moved = false;
+        let (mut moved, mut unheard) = (false, false);
         for m in &members.warm {
             let Some(e) = ends(w, m.conn) else { continue };
             let Some(known) = Known::of(e.mine, m.which) else { continue };
@@ -359,6 +369,7 @@ impl Set {
                 edges::lacks_room(e.mine, m.which);
                 // Room that comes in between is seen by the look that follows.
                 let _ = m.conn.wait_for_room(e.mine, e.peer);
+                unheard |= !m.conn.is_heard(e.mine, e.peer);
             }
             moved |= once::is_due(e.mine, m.which, known, &of_own(m.conn, &e, user));
         }
@@ -367,8 +378,11 @@ impl Set {
             arm(half, known.events());
             let what = of_halves(w, half, known.events(), 0);
             moved |= once::is_due(half, stranger.which, known, &what);
+            unheard |= known.events() & (OUT | WRNORM) != 0
+                && what.events & (OUT | WRNORM) == 0
+                && peer_of(w, half).is_some_and(|peer| Conn::mixed(half, peer));
         }
-        moved
+        (moved, unheard)
     }
 
     /// Translates what the kernel has said of a shared set, in its place; answers how much is left, and which registrations

@@ -586,6 +586,12 @@ impl Set {
                 at += 1;
                 continue;
             };
+            let wants_room = conn.sets[which].events.load(Ordering::Relaxed) & (OUT | WRNORM) != 0;
+            if wants_room && conn.is_mixed(e.mine, e.peer) && !conn.writable(w, e.mine, e.peer) {
+                // The kernel may not wake it: see `Conn::is_heard`.
+                at += 1;
+                continue;
+            }
             conn.arm_cold(w, e.mine);
             if due(w, conn, &conn.sets[which]).events != 0 {
                 set_word(w, self, conn, e.mine);

@@ -32,7 +32,7 @@ pub(crate) fn woken_by(w: &'static World, conn: &'static Conn, events: u32) {
 }
 
 /// A sender has found no room: room will be an edge.
-pub(crate) fn lacks_room(w: &World, conn: &Conn) {
+pub(crate) fn lacks_room(w: &'static World, conn: &'static Conn) {
     for r in &conn.sets {
         r.flags.fetch_or(reg::ROOM, Ordering::Relaxed);
     }
@@ -41,6 +41,10 @@ pub(crate) fn lacks_room(w: &World, conn: &Conn) {
             && let Some((_, half)) = conn.my_half(w)
         {
             edges::lacks_room(half, which);
+        }
+        if ends(w, conn).is_some_and(|e| conn.is_mixed(e.mine, e.peer)) {
+            // The kernel may not wake it: see `Conn::is_heard`.
+            set.looks_again(w, conn, which);
         }
     }
     for (half, which, _) in of_others(w, conn) {
