@@ -552,6 +552,15 @@ impl Board {
         }
     }
 
+    /// Whether the process of a slot has ended, and each child that it has forked. `false` also where we cannot know: an open
+    /// file that we have inherited has the lock of whoever it comes from, and does not see it.
+    pub(crate) fn has_ended(&self, slot: u32) -> bool {
+        let is_other = self.slot().is_some_and(|own| own != slot) && (slot as usize) < SLOTS;
+        is_other
+            && !self.map.is_foreign()
+            && call::byte_locked(self.fd(), lock_of(slot)) == Ok(false)
+    }
+
     /// Our slot; takes one if we have none.
     ///
     /// # Errors

@@ -156,6 +156,8 @@ pub mod kernel {
     pub const STRAYED: u32 = 1 << 20;
     /// What was to come again by TCP was waited for in vain.
     pub const VAIN: u32 = 1 << 21;
+    /// The peer's process was found to have ended, by other ways than the kernel's: no reset is on its way.
+    pub const DIED: u32 = 1 << 22;
 }
 
 /// A registration in an event set, kept by the wait engine.
@@ -919,6 +921,9 @@ impl Conn {
 
     /// The kernel's own reset is on its way: its error must not be told twice.
     pub(super) fn await_reset(&self, fd: i32) {
+        if self.kernel.load(Ordering::Relaxed) & kernel::DIED != 0 {
+            return;
+        }
         let deadline = call::now_ns() + RESET_NS;
         while !call::hung_up(fd) && call::now_ns() < deadline {
             call::sched_yield();

@@ -673,6 +673,7 @@ fn sleep(
             let has_limit = conn.options.load(Ordering::Relaxed) & timed != 0 || left.is_some();
             let behind = if has_limit { Behind::Ends } else { Behind::MayGoOn };
             let woken = nap::pause(&conn.nudge, nudge, 1_000_000, behind);
+            let _ = room && conn.is_heard(w, mine, peer);
             if call::ended(conn.descriptor(fd)) {
                 conn.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
             }

@@ -384,7 +384,7 @@ fn doze(
         // Another number, where another thread has closed this one since.
         p.fd = o.conn.descriptor(p.fd);
         if Ours::wants_out(p) && o.conn.wait_for_room(o.mine, o.peer) {
-            alone &= o.conn.is_heard(o.mine, o.peer);
+            alone &= o.conn.is_heard(w, o.mine, o.peer);
         }
         p.events = libc::POLLIN | libc::POLLRDHUP | fds[o.at].events & libc::POLLPRI;
         if has_unread(o, &fds[o.at]) {

@@ -803,7 +803,7 @@ impl Set {
                 r.flags.fetch_or(reg::ROOM, Ordering::Relaxed);
                 // Room that came just now is seen by the look that follows.
                 let _ = conn.wait_for_room(e.mine, e.peer);
-                unheard |= !conn.is_heard(e.mine, e.peer);
+                unheard |= !conn.is_heard(w, e.mine, e.peer);
             }
         }
         unheard

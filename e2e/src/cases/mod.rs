@@ -149,7 +149,8 @@ macro_rules! oracle_cases {
             }
             unread {
                 unread_level unread_edge unread_poll unread_select unread_blocking unread_is_no_reason_to_wake
-                unread_among_many unread_in_a_shared_set unread_and_closed
+                unread_among_many unread_in_a_shared_set unread_and_closed unread_and_killed_level unread_and_killed_edge
+                unread_and_killed_poll unread_and_killed_select unread_and_killed_blocking
             }
             shared_sets {
                 told_once_of_what_was_there waits_without_a_descriptor waits_for_what_another_has_made

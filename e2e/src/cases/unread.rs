@@ -1,6 +1,7 @@
 //! A peer that has sent much before we look, and an end that does not read on while it cannot write: what was sent by TCP
 //! lies in the socket and closes its window, and the peer's word that there is room, or its end, comes behind that.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLOUT, POLLIN, POLLOUT};
@@ -261,4 +262,44 @@ pub fn unread_and_closed(s: &mut Stage) {
         let mut echo = Echo { fd: c.a, way, others: &[], total: 0 };
         say!("over", echo.runs() != "waited in vain", s.answer());
     });
+}
+
+/// A peer that is killed.
+fn killed(s: &mut Stage, way: impl Fn(Conn) -> Way) {
+    let (c, sent) = poured(s);
+    let way = way(c);
+    calls::set_nonblocking(c.a, way != Way::Blocking).expect("a flag");
+    s.tell(&format!("awaits {} {MUCH} 7 {sent} nothing", c.b));
+    let pid = s.peer_pid();
+    let killer = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(900));
+        calls::kill(pid, libc::SIGKILL)
+    });
+    let mut echo = Echo { fd: c.a, way, others: &[], total: 0 };
+    say!("over", echo.runs(), killer.join().expect("no panic"));
+}
+
+/// The peer is killed: by a set, level-triggered.
+pub fn unread_and_killed_level(s: &mut Stage) {
+    killed(s, |c| watched(c, false));
+}
+
+/// The same, edge-triggered.
+pub fn unread_and_killed_edge(s: &mut Stage) {
+    killed(s, |c| watched(c, true));
+}
+
+/// By `poll`.
+pub fn unread_and_killed_poll(s: &mut Stage) {
+    killed(s, |_| Way::Poll);
+}
+
+/// By `select`.
+pub fn unread_and_killed_select(s: &mut Stage) {
+    killed(s, |_| Way::Select);
+}
+
+/// By a send that waits.
+pub fn unread_and_killed_blocking(s: &mut Stage) {
+    killed(s, |_| Way::Blocking);
 }

@@ -369,7 +369,7 @@ impl Set {
                 edges::lacks_room(e.mine, m.which);
                 // Room that comes in between is seen by the look that follows.
                 let _ = m.conn.wait_for_room(e.mine, e.peer);
-                unheard |= !m.conn.is_heard(e.mine, e.peer);
+                unheard |= !m.conn.is_heard(w, e.mine, e.peer);
             }
             moved |= once::is_due(e.mine, m.which, known, &of_own(m.conn, &e, user));
         }
