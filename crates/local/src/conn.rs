@@ -710,7 +710,7 @@ impl Conn {
     }
 
     /// Keeps an errno that a look has taken from the socket.
-    fn take_error(&self, errno: i32) {
+    pub fn take_error(&self, errno: i32) {
         let _ = self.error.compare_exchange(
             0,
             errno.cast_unsigned(),

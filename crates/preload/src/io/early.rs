@@ -73,7 +73,8 @@ pub(super) unsafe fn receive_tcp(
         // An end or an error may have overtaken what the peer wrote to the ring before it.
         let ended = out != Err(libc::EAGAIN) && out != Err(libc::EINTR) && unmet;
         let nothing = iov.iter().all(|v| v.iov_len == 0);
-        return if ended && !nothing && is_attached(w, conn, fd) { None } else { Some(out) };
+        let is_ours = ended && !nothing && is_attached(w, conn, fd);
+        return if is_ours { told_behind_the_ring(conn, &out) } else { Some(out) };
     }
     if flags & libc::MSG_PEEK != 0 {
         let want = iov.iter().map(|v| v.iov_len).sum();
@@ -94,7 +95,7 @@ pub(super) unsafe fn receive_tcp(
         let _ = grows(w, conn, fd, (n, want), waits_since(held));
         // SAFETY: the caller's promise.
         let out = unsafe { receive_kernel(fd, iov, flags_now | libc::MSG_DONTWAIT) };
-        return if is_attached(w, conn, fd) { None } else { Some(out) };
+        return if is_attached(w, conn, fd) { told_behind_the_ring(conn, &out) } else { Some(out) };
     }
     let before = phase(conn);
     // SAFETY: the caller's buffers, as far as the kernel has filled them.
@@ -146,6 +147,14 @@ pub(super) unsafe fn receive_tcp(
         }
     }
     Some(Ok(n))
+}
+
+/// A receive goes on in the ring: the error that the kernel has told it, once, comes behind what lies there.
+fn told_behind_the_ring(conn: &Conn, out: &Outcome) -> Option<Outcome> {
+    if let Err(errno @ (libc::ECONNRESET | libc::ETIMEDOUT | libc::EHOSTUNREACH)) = *out {
+        conn.take_error(errno);
+    }
+    None
 }
 
 /// The last of the first `n` bytes of these buffers; `None` if nothing was put there (`MSG_TRUNC`), or `n` is 0.
