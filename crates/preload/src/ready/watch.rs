@@ -52,6 +52,14 @@ impl Watched {
             && self.conn.error.load(Ordering::Relaxed) == 0
     }
 
+    /// Whether the peer wants the connection back on TCP, and waits for us.
+    fn is_asked_to_go_down(&self) -> bool {
+        self.halves.is_some_and(|(mine, peer)| {
+            peer.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0
+                && mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0
+        })
+    }
+
     /// What there is to report; remembers what "nothing" was based on, where only words that
     /// [`Self::is_quiet`] compares can change it.
     fn due(&mut self, w: &'static World) -> Due {
@@ -393,7 +401,7 @@ impl Set {
             return;
         }
         let start = members.next % n;
-        let mut last = None;
+        let (mut last, mut asked) = (None, None);
         for step in 0..n {
             let mut at = start + step;
             if at >= n {
@@ -420,6 +428,9 @@ impl Set {
             let mut what = member.due(w);
             if !member.is_plain {
                 self.mixed.store(true, Ordering::Relaxed);
+                if member.is_asked_to_go_down() {
+                    asked = Some(member.conn);
+                }
                 if what.events != 0 {
                     // What is reported is all that is true: the kernel says its part.
                     member.conn.kernel.fetch_or(kernel::IN, Ordering::Relaxed);
@@ -471,6 +482,14 @@ impl Set {
             if out.is_full() {
                 self.crowded.store(true, Ordering::Relaxed);
             }
+        }
+        drop(members);
+        // Who asks rings for nobody who is awake, and may have nobody else to do it.
+        if let Some(conn) = asked
+            && let Some(e) = ends(w, conn)
+        {
+            let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
+            conn.answer_demotion(w, fd, e.mine, e.peer);
         }
     }
 
