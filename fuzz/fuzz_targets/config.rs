@@ -30,7 +30,8 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         let at = SETTINGS.iter().position(|s| s.env == name).ok_or(VarError::NotPresent)?;
         lines.get(at).map(|line| (*line).to_owned()).ok_or(VarError::NotPresent)
     };
-    if let Ok(merged) = config::merge(&config::SettingOptions::default(), &environment) {
+    let (merged, mistakes) = config::gather(&config::SettingOptions::default(), &environment);
+    if mistakes.is_empty() {
         // What is handed on to the program means the same there.
         let mut limits = Limits::default();
         for (name, text) in merged.exports() {

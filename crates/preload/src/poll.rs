@@ -389,7 +389,6 @@ fn doze(
         p.events = libc::POLLIN | libc::POLLRDHUP | fds[o.at].events & libc::POLLPRI;
         if has_unread(o, &fds[o.at]) {
             p.events &= !libc::POLLIN;
-            alone = false;
         }
     }
     let asleep = Finally(|| wakes_up(w, &list[..begun], &holds, &sleeps));
@@ -465,7 +464,7 @@ fn reads(asked: &pollfd) -> bool {
 }
 
 /// Whether bytes of TCP from before the switch are unread, and not asked for: they would end each sleep at once. No doorbell
-/// comes before them.
+/// comes before them, which matters to who waits for room ([`Conn::is_heard`]); of an end the kernel tells.
 fn has_unread(o: &Ours, asked: &pollfd) -> bool {
     asked.events & (libc::POLLIN | libc::POLLRDNORM) == 0
         && o.conn.kernel.load(Ordering::Relaxed) & kernel::IN != 0

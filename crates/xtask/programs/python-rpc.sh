@@ -38,7 +38,7 @@ import asyncio, os, ssl, xmlrpc.client
 from multiprocessing.managers import BaseManager
 proxy = xmlrpc.client.ServerProxy('http://%s:%s' % (os.environ['A'], os.environ['P']))
 for n in range(200):
-    assert proxy.turned('ab' * n * 20) == 'ba' * n * 20
+    assert proxy.turned('in' * n * 20) == 'ni' * n * 20
 many = xmlrpc.client.MultiCall(proxy)
 for n in range(200):
     many.turned(str(n))
