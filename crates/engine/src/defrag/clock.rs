@@ -1,7 +1,7 @@
 //! What time has passed, by timestamps of several interfaces, each of which may go back.
 
 /// Time that goes back by more than this was set anew; by less, packets were not in order. And a clock that leaps ahead by
-/// more has to say so twice: all that is in progress would be too late.
+/// more has to say so twice, or another has to say the same: all that is in progress would be too late.
 const SET_ANEW_NS: u64 = 120_000_000_000;
 /// Clocks that are told apart. Whatever is counted from there on shares the last one.
 const CLOCKS_MAX: usize = 1 << 16;
@@ -10,6 +10,8 @@ const CLOCKS_MAX: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
     clocks: Vec<Option<Clock>>,
+    /// The clock that last was far ahead, until it is known whether it was wrong; and what it said.
+    leap: Option<(usize, u64)>,
     passed: u64,
     /// What is thought to have passed besides.
     added: u64,
@@ -20,13 +22,41 @@ pub(super) struct Clocks {
 impl Clocks {
     /// When a packet has come, by its interface and its timestamp. Never goes back.
     pub(super) fn at(&mut self, interface: u32, ns: u64) -> u64 {
-        let at = usize::try_from(interface).map_or(CLOCKS_MAX - 1, |at| at.min(CLOCKS_MAX - 1));
+        let at = Self::index(interface);
         if at >= self.clocks.len() {
             self.clocks.resize(at + 1, None);
         }
+        // Most interfaces have one clock, and a pause of all of them ends with a packet of each.
+        let same = self.leap.filter(|(_, leap)| leap.abs_diff(ns) <= SET_ANEW_NS);
+        if let Some((other, leap)) = same
+            && let Some(clock) = &mut self.clocks[other]
+        {
+            // Its own word is the second one as well.
+            if other != at {
+                self.passed = self.passed.max(clock.at(leap));
+            }
+            self.leap = None;
+        }
         let clock = self.clocks[at].get_or_insert_with(|| Clock::new(ns, self.passed));
+        clock.leap = same.map(|(_, leap)| leap).or(clock.leap);
         self.passed = self.passed.max(clock.at(ns));
+        if clock.doubts() {
+            self.leap = Some((at, ns));
+        } else if self.leap.is_some_and(|(other, _)| other == at) {
+            self.leap = None;
+        }
         self.passed()
+    }
+
+    /// Whether the latest timestamp of an interface is one that another has to confirm.
+    pub(super) fn doubts(&self, interface: u32) -> bool {
+        let clock = self.clocks.get(Self::index(interface)).copied().flatten();
+        clock.is_some_and(Clock::doubts)
+    }
+
+    /// Where the clock of an interface is.
+    fn index(interface: u32) -> usize {
+        usize::try_from(interface).map_or(CLOCKS_MAX - 1, |at| at.min(CLOCKS_MAX - 1))
     }
 
     /// What has passed until now.
@@ -34,18 +64,20 @@ impl Clocks {
         self.passed.saturating_add(self.added)
     }
 
-    /// When a fragment has come, of which the packet before was told to [`Self::at`]: so much after the one before at
-    /// least, whatever its timestamp says.
-    pub(super) fn fragment(&mut self, least_ns: u64) -> u64 {
-        let missing = self.fragment.saturating_add(least_ns).saturating_sub(self.passed());
+    /// When a fragment has come, of which the timestamp says that so much had passed: so much after the one before at least,
+    /// whatever it says. Never goes back either.
+    pub(super) fn fragment(&mut self, at: u64, least_ns: u64) -> u64 {
+        let at = at.max(self.fragment);
+        let missing = self.fragment.saturating_add(least_ns).saturating_sub(at);
         self.added = self.added.saturating_add(missing);
-        self.fragment = self.passed();
+        self.fragment = at.saturating_add(missing);
         self.fragment
     }
 
     /// From now on interfaces are others.
     pub(super) fn forget(&mut self) {
         self.clocks.clear();
+        self.leap = None;
     }
 }
 
@@ -100,6 +132,11 @@ impl Clock {
         self.now.passed
     }
 
+    /// Whether it stands far ahead of where it is taken to be.
+    fn doubts(self) -> bool {
+        self.leap.is_some_and(|leap| leap > self.now.latest)
+    }
+
     /// Whether it is about as late as it was, or stood before it was set back; or was as far ahead a moment ago.
     fn may_be(&mut self, ns: u64) -> bool {
         let returns = self.before.is_some_and(|before| before.latest.abs_diff(ns) <= SET_ANEW_NS);
@@ -150,20 +187,58 @@ mod tests {
         assert_eq!(alone([1000, 1300, 1600, 1900]), [0, 0, 600, 900]);
         // What is no leap counts at once.
         assert_eq!(alone([1000, 1120, 1001]), [0, 120, 120]);
-        assert_eq!(passed([(0, 1000), (0, 9000), (1, 9001), (0, 1001)]), [0, 0, 0, 1]);
+        assert_eq!(passed([(0, 1000), (0, 9000), (1, 9500), (0, 1001)]), [0, 0, 0, 1]);
         // Also of one that was set back, and of one that returns.
         assert_eq!(alone([1000, 0, 500, 1, 2]), [0, 0, 0, 1, 2]);
         assert_eq!(alone([1000, 0, 9000, 1001]), [0, 0, 0, 1]);
     }
 
     #[test]
+    fn a_leap_ahead_counts_when_another_interface_says_the_same() {
+        // One that is new begins after it.
+        let stamps = [(0, 1000), (0, 9000), (1, 9001), (1, 9003), (0, 9004)];
+        assert_eq!(passed(stamps), [0, 0, 8000, 8002, 8004]);
+        // Also if others come between, and if it leaps itself.
+        let stamps = [(0, 1000), (1, 1000), (2, 5), (0, 9000), (2, 6), (1, 9000), (1, 9001)];
+        assert_eq!(passed(stamps), [0, 0, 0, 0, 1, 8000, 8001]);
+        // Not if it was wrong by then.
+        let stamps = [(0, 1000), (1, 1000), (0, 9000), (0, 1001), (1, 9000), (1, 1002)];
+        assert_eq!(passed(stamps), [0, 0, 0, 1, 1, 2]);
+    }
+
+    #[test]
+    fn a_leap_is_in_doubt_until_the_next_timestamp_of_its_interface() {
+        let mut clocks = Clocks::default();
+        let mut doubts = |interface, seconds| {
+            clocks.at(interface, seconds * SECOND);
+            [0, 1].map(|interface| clocks.doubts(interface))
+        };
+        assert_eq!(doubts(0, 1000), [false; 2]);
+        assert_eq!(doubts(0, 9000), [true, false]);
+        assert_eq!(doubts(1, 5), [true, false]);
+        assert_eq!(doubts(1, 500), [true; 2]);
+        assert_eq!(doubts(0, 9000), [false, true]);
+        assert_eq!(doubts(1, 6), [false; 2]);
+        // One that was just confirmed says of the next that it may be.
+        assert_eq!(doubts(0, 9500), [false; 2]);
+        assert_eq!(doubts(0, 9501), [false; 2]);
+        assert_eq!(doubts(0, 9800), [true, false]);
+    }
+
+    #[test]
     fn fragments_may_be_so_far_apart_at_least() {
         let mut clocks = Clocks::default();
         let mut at = |ns, least| {
-            clocks.at(0, ns);
-            clocks.fragment(least)
+            let at = clocks.at(0, ns);
+            clocks.fragment(at, least)
         };
         assert_eq!([at(100, 0), at(100, 5), at(100, 5), at(103, 5)], [0, 5, 10, 15]);
+        assert_eq!(clocks.fragment(7, 0), 15);
+        assert_eq!(clocks.passed(), 15, "what came before is not added");
+        let mut at = |ns, least| {
+            let at = clocks.at(0, ns);
+            clocks.fragment(at, least)
+        };
         // What passes anyway is not added.
         assert_eq!([at(113, 5), at(113, 0), at(114, 0)], [25, 25, 26]);
         assert_eq!(clocks.passed(), 26);

@@ -9,7 +9,7 @@ use frag::{
 
 use super::clock::Clocks;
 use super::fcs::Fcs;
-use super::file::{Interface, Order, Packet, Time};
+use super::file::{Interface, Order, Packet, SNAPLEN, Time};
 use super::link::{Link, Place, Scope};
 use super::notes;
 use super::report::{Report, UNKNOWN_LINKS_MAX};
@@ -22,6 +22,11 @@ const FRAME_COST: usize = 160;
 /// time passes at least while it could be filled once: what nothing comes for has to go at some time, or it stays and
 /// all else goes for it.
 const FILLED_NS: u64 = 256_000_000;
+/// Fragments that wait for the next timestamp of their interface, at most; and the bytes of each, or a file could have us
+/// keep as much as it likes. Interfaces that see the same traffic come to a pause's end together.
+const DOUBTFUL_MAX: usize = 16;
+const DOUBTFUL_BYTES_MAX: u32 = SNAPLEN;
+
 /// A frame with a fragment in it, kept until its datagram is complete.
 #[derive(Debug)]
 struct Frame {
@@ -64,6 +69,22 @@ impl Frame {
             order: self.order,
             block: None,
         }
+    }
+}
+
+/// A fragment that has come.
+#[derive(Debug)]
+struct Piece {
+    fragment: Fragment,
+    frame: Frame,
+    link: Link,
+}
+
+impl Piece {
+    /// Whether it can be put off. One that is a datagram by itself need not.
+    fn may_wait(&self) -> bool {
+        let is_part = self.fragment.more || self.fragment.offset > 0;
+        is_part && self.frame.cost() <= DOUBTFUL_BYTES_MAX
     }
 }
 
@@ -119,6 +140,8 @@ pub struct Defragmenter {
     tunnels: usize,
     keep: bool,
     clocks: Clocks,
+    /// Of which it is not known yet when they came, one of an interface, in the order in which they did.
+    doubtful: Vec<Piece>,
     memory_bytes: u64,
     kept: u64,
     report: Report,
@@ -142,13 +165,15 @@ impl Defragmenter {
             tunnels: if options.tunnels { TUNNELS_MAX } else { 0 },
             keep: options.keep_incomplete,
             clocks: Clocks::default(),
+            doubtful: Vec::new(),
             memory_bytes: options.config.memory_bytes,
             kept: 0,
             report: Report::default(),
         })
     }
 
-    /// Takes in a packet that was seen on an interface like this.
+    /// Takes in a packet that was seen on an interface like this. A fragment whose timestamp is far ahead waits until the
+    /// next one says whether so much time has passed: that of its interface, or one of another that says the same.
     ///
     /// # Errors
     ///
@@ -161,6 +186,7 @@ impl Defragmenter {
     ) -> Result<(), Error> {
         self.report.packets += 1;
         self.clocks.at(packet.interface, packet.time.ns);
+        self.decide(packet, out)?;
         let Some(link) = Link::of(interface.link) else {
             self.unknown(interface.link);
             return self.pass(packet, out);
@@ -172,19 +198,51 @@ impl Defragmenter {
                 let options = notes::Options { bytes: packet.options, order: packet.order };
                 let fcs = Fcs::of(link, options.fcs_bytes().unwrap_or(interface.fcs_bytes));
                 let frame = self.frame(packet, packet.bytes.into(), place, fcs);
-                let now = self.now(&frame);
-                self.add(fragment, frame, link, now, out)
+                let piece = Piece { fragment, frame, link };
+                if self.clocks.doubts(packet.interface) && piece.may_wait() {
+                    return self.put_off(piece, out);
+                }
+                self.add(piece, self.clocks.passed(), out)
             }
         }
     }
 
-    /// When a frame with a fragment has come: see [`FILLED_NS`].
-    fn now(&mut self, frame: &Frame) -> u64 {
+    /// Keeps a fragment whose timestamp is in doubt. Booked now it would be too late for the rest of its datagram, if there
+    /// was a pause: all of that would seem to pass between the two.
+    fn put_off(&mut self, piece: Piece, out: &mut impl Outlet) -> Result<(), Error> {
+        if self.doubtful.len() >= DOUBTFUL_MAX {
+            let first = self.doubtful.remove(0);
+            self.add(first, self.clocks.passed(), out)?;
+        }
+        self.doubtful.push(piece);
+        Ok(())
+    }
+
+    /// Adds what has waited for a timestamp like that of `packet`, which may be any of its own interface: it came as long
+    /// before as the two differ. What came by other interfaces since has nothing to do with it.
+    fn decide(&mut self, packet: &Packet<'_>, out: &mut impl Outlet) -> Result<(), Error> {
+        let Self { clocks, doubtful, .. } = self;
+        let is_known = |piece: &mut Piece| {
+            let interface = piece.frame.interface;
+            interface == packet.interface || !clocks.doubts(interface)
+        };
+        if doubtful.is_empty() {
+            return Ok(());
+        }
+        for piece in doubtful.extract_if(.., is_known).collect::<Vec<_>>() {
+            let since = packet.time.ns.saturating_sub(piece.frame.time.ns);
+            self.add(piece, self.clocks.passed().saturating_sub(since), out)?;
+        }
+        Ok(())
+    }
+
+    /// When a frame with a fragment has come, by its timestamp `at`: see [`FILLED_NS`].
+    fn now(&mut self, frame: &Frame, at: u64) -> u64 {
         let Gauges { memory_bytes, spare_bytes, .. } = self.shard.gauges();
         let is_short = memory_bytes + spare_bytes > self.memory_bytes / 2;
         let part = u64::from(frame.cost()).min(self.memory_bytes);
         let ns = u128::from(part) * u128::from(FILLED_NS) / u128::from(self.memory_bytes);
-        self.clocks.fragment(if is_short { u64::try_from(ns).unwrap_or(FILLED_NS) } else { 0 })
+        self.clocks.fragment(at, if is_short { u64::try_from(ns).unwrap_or(FILLED_NS) } else { 0 })
     }
 
     fn unknown(&mut self, link: u32) {
@@ -286,15 +344,10 @@ impl Defragmenter {
         }
     }
 
-    /// Adds a fragment; what that completes may itself be one, of the tunnel's payload.
-    fn add(
-        &mut self,
-        mut fragment: Fragment,
-        mut frame: Frame,
-        link: Link,
-        now: u64,
-        out: &mut impl Outlet,
-    ) -> Result<(), Error> {
+    /// Adds a fragment that came when so much had passed; what that completes may itself be one, of the tunnel's payload.
+    fn add(&mut self, piece: Piece, at: u64, out: &mut impl Outlet) -> Result<(), Error> {
+        let Piece { mut fragment, mut frame, link } = piece;
+        let now = self.now(&frame, at);
         let Frame { interface, time, fcs, order, .. } = frame;
         // A packet may be in fragments at each depth, once; more is somebody's idea of a joke.
         for deeper in (0..=self.tunnels).rev() {
@@ -364,6 +417,9 @@ impl Defragmenter {
     ///
     /// Those of the outlet.
     pub fn flush(&mut self, out: &mut impl Outlet) -> Result<(), Error> {
+        for piece in std::mem::take(&mut self.doubtful) {
+            self.add(piece, self.clocks.passed(), out)?;
+        }
         self.report.incomplete += u64::from(self.shard.gauges().datagrams);
         self.shard.clear(self.clocks.passed(), &mut self.collected);
         self.clocks.forget();

@@ -441,6 +441,100 @@ fn a_wrong_time_far_ahead_ends_no_datagram() {
     assert_eq!((report.frag.datagrams, report.incomplete), (1, 0));
 }
 
+/// As [`fragments`], of a datagram of its own: `id` in the header, and no checksum there.
+fn fragments_of(id: u16, pieces: usize) -> Vec<Vec<u8>> {
+    let mut parts = fragments(&whole(56 * pieces - 8), 56);
+    for part in &mut parts {
+        part[4..6].copy_from_slice(&id.to_be_bytes());
+        part[10..12].fill(0);
+    }
+    framed(&parts)
+}
+
+const SECOND: u64 = 1_000_000_000;
+const START: u64 = 1_700_000_000 * SECOND;
+
+/// Of each datagram the first fragment is the first packet after a pause, of one interface or of two, whose clocks may
+/// differ. The first of the two has an orphan in progress.
+#[test]
+fn datagrams_behind_pauses_are_complete() {
+    let cases = [(1, 0), (2, 0), (2, 500_000_000)];
+    for (pieces, (interfaces, apart)) in [2, 3].into_iter().flat_map(|n| cases.map(|c| (n, c))) {
+        let start = |interface| START + u64::from(interface) * apart * SECOND;
+        let mut capture = Capture::pcapng(&[(1, 9), (1, 9)]);
+        let orphan = &fragments_of(99, 2)[0];
+        capture = capture.record(0, START, orphan, orphan.len(), &[]);
+        if apart > 0 {
+            let other = &ethernet(&[8, 6], &[0; 46]);
+            capture = capture.record(1, start(1), other, other.len(), &[]);
+        }
+        for n in 1..=10 {
+            for (at, frame) in (0..).zip(&fragments_of(n, pieces)) {
+                for interface in 0..interfaces {
+                    let ns = start(interface) + u64::from(n) * 130 * SECOND + at * 10_000;
+                    capture = capture.record(interface, ns, frame, frame.len(), &[]);
+                }
+            }
+        }
+        let (out, report) = convert(&capture.bytes, None, &Options::default());
+        let told = (report.frag.datagrams, report.frag.datagrams(Reason::Timeout));
+        let expected = (u64::from(interfaces) * 10, 1);
+        assert_eq!((told, report.incomplete), (expected, 0), "{pieces}, {interfaces}, {apart}");
+        let is_sorted = packets_of(&out).is_sorted_by_key(|packet| packet.time.ns);
+        assert!(is_sorted || apart > 0, "{pieces}, {interfaces}");
+    }
+}
+
+/// What waits alone behind a pause is as old as its timestamp says once the next one comes.
+#[test]
+fn a_fragment_in_doubt_is_booked_when_it_came() {
+    let frames = fragments_of(1, 2);
+    let late = |apart: u64| {
+        let capture = Capture::pcap(1).frame_at(START, &ethernet(&[8, 6], &[0; 46]));
+        let capture = capture.frame_at(START + 500 * SECOND, &frames[0]);
+        let capture = capture.frame_at(START + (500 + apart) * SECOND, &frames[1]);
+        convert(&capture.bytes, None, &Options::default()).1.frag.datagrams
+    };
+    assert_eq!([0, 29, 31, 500].map(late), [1, 1, 0, 0]);
+}
+
+/// The only packet with a wrong time is a fragment: last, or followed by one with the time of the others.
+#[test]
+fn a_fragment_with_a_wrong_time_belongs_to_its_datagram_all_the_same() {
+    let frames = fragments_of(1, 3);
+    for wrong in 1..3 {
+        let mut capture = Capture::pcap(1);
+        for (at, frame) in (0..).zip(&frames) {
+            let ahead = if at == wrong { 2_000_000_000 } else { 0 };
+            capture = capture.frame_at(START + (at + ahead) * SECOND, frame);
+        }
+        let (_, report) = convert(&capture.bytes, None, &Options::default());
+        assert_eq!((report.frag.datagrams, report.incomplete), (1, 0), "{wrong}");
+    }
+}
+
+/// Many interfaces, whose clocks differ, come to a pause's end with a fragment: not all of these are kept aside, and none is
+/// lost.
+#[test]
+fn only_some_fragments_wait_for_the_next_timestamp() {
+    const INTERFACES: u32 = 40;
+    let mut capture = Capture::pcapng(&[(1, 9); INTERFACES as usize]);
+    for (id, ns) in [(1, START), (2, START + 500 * SECOND)] {
+        let frame = &fragments_of(id, 2)[0];
+        for interface in 0..INTERFACES {
+            capture = capture.record(
+                interface,
+                ns + u64::from(interface) * 1000 * SECOND,
+                frame,
+                frame.len(),
+                &[],
+            );
+        }
+    }
+    let (out, report) = convert(&capture.bytes, None, &keeping());
+    assert_eq!((packets_of(&out).len(), report.written), (80, 80));
+}
+
 // ----- tunnels -----------------------------------------------------------------------------------
 
 type Tunnel = fn(&[u8]) -> Vec<u8>;
