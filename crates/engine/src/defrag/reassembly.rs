@@ -238,8 +238,9 @@ impl Defragmenter {
 
     /// When a frame with a fragment has come, by its timestamp `at`: see [`FILLED_NS`].
     fn now(&mut self, frame: &Frame, at: u64) -> u64 {
-        let Gauges { memory_bytes, spare_bytes, .. } = self.shard.gauges();
-        let is_short = memory_bytes + spare_bytes > self.memory_bytes / 2;
+        // What is spare beside that goes to whoever needs it, and only then: it may stay for ever.
+        let Gauges { memory_bytes, .. } = self.shard.gauges();
+        let is_short = memory_bytes > self.memory_bytes / 2;
         let part = u64::from(frame.cost()).min(self.memory_bytes);
         let ns = u128::from(part) * u128::from(FILLED_NS) / u128::from(self.memory_bytes);
         self.clocks.fragment(at, if is_short { u64::try_from(ns).unwrap_or(FILLED_NS) } else { 0 })

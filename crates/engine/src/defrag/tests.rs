@@ -429,6 +429,36 @@ fn what_is_never_complete_does_not_take_the_place_of_the_rest_where_time_stands_
     }
 }
 
+/// Of datagrams that came together some are left, and what those that are complete had is free: time passes as the file says,
+/// which is not at all.
+#[test]
+fn memory_that_is_free_again_makes_no_time_pass() {
+    const DATAGRAMS: std::ops::Range<u16> = 0..8000;
+    let config = Config { memory_bytes: 4 << 20, timeout_v4_ns: SECOND / 2, ..Config::default() };
+    let mut all = Defragmenter::new(&Options { config, ..Options::default() }).unwrap();
+    let mut push = |network: u8, id: u16, part: &[u8]| {
+        let mut bytes = ethernet(TYPE, part);
+        bytes[14 + 4..14 + 6].copy_from_slice(&id.to_be_bytes());
+        // Of another host each 32.
+        let [high, low] = (id / 32).to_be_bytes();
+        bytes[14 + 10..14 + 16].copy_from_slice(&[0, 0, 10, network, high, low]);
+        let (original_len, time, bytes) = (bytes.len() as u32, Time::default(), &bytes[..]);
+        let (options, order) = (&[][..], Order::Little);
+        let packet =
+            Packet { interface: 0, time, original_len, bytes, options, order, block: None };
+        all.push(&packet, &Interface::new(1), &mut Nowhere).unwrap();
+    };
+    let parts = fragments(&whole(8), 8);
+    DATAGRAMS.for_each(|id| push(0, id, &parts[0]));
+    DATAGRAMS.filter(|id| id % 3 != 0).for_each(|id| push(0, id, &parts[1]));
+    for id in 0..20_000 {
+        parts.iter().for_each(|part| push(1, id, part));
+    }
+    let report = all.finish(&mut Nowhere).unwrap();
+    assert_eq!(report.frag.datagrams(Reason::Timeout), 0, "{report:?}");
+    assert!(report.incomplete > 0, "some are left");
+}
+
 /// One packet with a time far ahead, between the fragments of a datagram.
 #[test]
 fn a_wrong_time_far_ahead_ends_no_datagram() {
