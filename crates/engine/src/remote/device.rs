@@ -653,7 +653,7 @@ impl Device {
         }
     }
 
-    /// Sends what is ready. Whether anything was.
+    /// Sends what is ready. Whether anything was, or has failed.
     pub(super) fn transmit(&mut self, now: Time, shelf: &impl Memory) -> bool {
         self.post_gathered();
         if self.roce.next_deadline().is_some_and(|at| at <= now) {
@@ -676,20 +676,23 @@ impl Device {
         for port in &mut self.ports {
             port.flush(now, &mut self.refused);
         }
-        self.give_up_too_long(now);
+        any |= self.give_up_too_long(now);
         any
     }
 
-    /// Links whose packets have become too long for their path are lost: what is sent again would be as long.
-    fn give_up_too_long(&mut self, now: Time) {
+    /// Links whose packets have become too long for their path are lost: what is sent again would be as long. Whether any
+    /// was, which shows in completions.
+    fn give_up_too_long(&mut self, now: Time) -> bool {
+        let mut any = false;
         for (way, bytes) in std::mem::take(&mut self.refused.too_long) {
             let concerns = |held: &Held| held.way == Some(way) && held.packet_max() >= bytes;
             let links = self.links.iter().filter(|(_, held)| concerns(held));
             let links: Vec<Qpn> = links.map(|(qpn, _)| *qpn).collect();
             for qpn in links {
-                let _ = self.roce.fail(now, qpn);
+                any |= self.roce.fail(now, qpn).is_ok();
             }
         }
+        any
     }
 
     fn transmit_one(&mut self, now: Time, shelf: &impl Memory) -> bool {

@@ -123,7 +123,7 @@ fn links_whose_packets_are_too_long_for_their_path_are_lost_at_once() {
     }
     // As `EMSGSIZE` has it.
     a.refused.too_long.push((to(there), 1500));
-    a.transmit(Time::from_nanos(1), &of_a);
+    assert!(a.transmit(Time::from_nanos(1), &of_a), "there is something to be heard of");
     let mut failed = Vec::new();
     while let Some(Event::Failed(qpn, _)) = a.poll(&of_a) {
         failed.push(qpn);
