@@ -13,8 +13,8 @@
 //! many handshakes a host may have, `setup` adds up what set-ups wait for. `declining` tells peers that were promised SMC
 //! that there is no room for it. `meeting` is
 //! how engines find out which connections they share where the TCP handshake cannot say it (`ask`: what a handshake
-//! waits for then). `ingress` puts packets together that come in fragments. `control` answers people. `host` puts
-//! it all together: `boards` are what guests of each user share with it, `reception` the thread at a board's door, `users`
+//! waits for then). `ingress` puts packets together that come in fragments; `lease` is what vectors share of an
+//! address. `control` answers people. `host` puts it all together: `boards` are what guests of each user share with it, `reception` the thread at a board's door, `users`
 //! whose boards there are, and `steward` has them served.
 
 mod ask;
@@ -33,6 +33,7 @@ mod habit;
 pub mod host;
 mod inbox;
 mod ingress;
+mod lease;
 mod meeting;
 mod opening;
 pub mod option;
@@ -70,12 +71,12 @@ use sys::interface;
 
 use config::{BadSetting, Config};
 use control::Answers;
-use device::Lease;
 
 use guest::{Role, Sleeper};
 use habit::Habits;
 use inbox::Inbox;
 use ingress::Tap;
+use lease::Lease;
 use meeting::Meeting;
 use opening::Openings;
 use stat::{Stat, UserStat, VectorStat};
@@ -165,7 +166,7 @@ struct Handle {
 #[derive(Debug, Default)]
 struct Places {
     /// Addresses that RoCEv2 is spoken from, each as long as a vector has its lease; `None`: a card's.
-    ports: HashMap<IpAddr, Option<Weak<()>>>,
+    ports: HashMap<IpAddr, Option<Weak<Lease>>>,
     /// When they were last looked at, nanoseconds.
     looked_at: u64,
     /// What has gone wrong last.
@@ -183,10 +184,16 @@ impl Places {
     fn has(&self, address: IpAddr) -> bool {
         self.ports.get(&address).is_some_and(|lease| is_there(lease.as_ref()))
     }
+
+    /// How many there are, but for those whose sockets are being closed.
+    fn count(&self) -> usize {
+        let lasts = |lease: &Weak<Lease>| lease.upgrade().is_some_and(|lease| !lease.is_over());
+        self.ports.values().filter(|lease| lease.as_ref().is_none_or(lasts)).count()
+    }
 }
 
 /// Whether a vector still speaks from an address.
-fn is_there(lease: Option<&Weak<()>>) -> bool {
+fn is_there(lease: Option<&Weak<Lease>>) -> bool {
     lease.is_none_or(|lease| lease.strong_count() > 0)
 }
 
@@ -488,6 +495,7 @@ impl Drop for Engine {
 
 impl Shared {
     /// Has the vectors part from addresses that are not ours any more, before another one is spoken from, or after a while.
+    /// One with links stays, and is asked about again the next time.
     fn tidy(&self, comes: IpAddr, is_own: impl Fn(IpAddr) -> bool) {
         let mut places = held(&self.places);
         let now = call::now_ns();
@@ -500,9 +508,12 @@ impl Shared {
         if held(&self.config).raw_ingress {
             return;
         }
-        let sockets = places.ports.iter().filter(|(_, lease)| lease.is_some());
-        for address in sockets.map(|(address, _)| *address).filter(|address| !is_own(*address)) {
-            self.vectors.iter().for_each(|handle| handle.inbox.put(Order::EndPort(address)));
+        let leases =
+            places.ports.iter().filter_map(|(address, lease)| Some((address, lease.as_ref()?)));
+        let gone = leases.filter(|(address, _)| !is_own(**address));
+        let ended = gone.filter(|(_, lease)| lease.upgrade().is_some_and(|lease| lease.end()));
+        if ended.count() > 0 {
+            self.vectors.iter().for_each(|handle| handle.inbox.put(Order::EndPorts));
         }
     }
 
@@ -512,7 +523,7 @@ impl Shared {
         if places.has(address) {
             return Ok(());
         }
-        if places.ports.len() >= ADDRESSES_MAX && !held(&self.config).addresses.contains(&address) {
+        if places.count() >= ADDRESSES_MAX && !held(&self.config).addresses.contains(&address) {
             return Err(Error::Addresses(address));
         }
         if let Some(card) = &self.card {
@@ -528,7 +539,7 @@ impl Shared {
         let sockets = port::open(address, count, segments).map_err(|e| Error::Port(address, e))?;
         let tap = held(&self.config).raw_ingress.then(|| Tap::open(address)).transpose();
         let tap = tap.map_err(|e| Error::Ingress(address, e))?;
-        let lease = Lease::default();
+        let lease = Arc::<Lease>::default();
         places.ports.insert(address, Some(Arc::downgrade(&lease)));
         for (handle, socket) in self.vectors.iter().zip(sockets) {
             handle.inbox.put(Order::Port(socket, Arc::clone(&lease)));

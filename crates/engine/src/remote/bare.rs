@@ -5,11 +5,12 @@
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use roce::{Addresses, Key, Mtu, Psn, Qpn, RtrAttributes, RtsAttributes, Status};
 use sys::call::{self, Failure};
 
-use super::device::{Device, Event, Lease, Link, Purpose, mtu_of};
+use super::device::{Device, Event, Link, Purpose, mtu_of};
 use super::group::towards_shunt;
 use super::guest::{Broken, Program, Relay};
 use super::port;
@@ -77,7 +78,7 @@ impl Bare {
         let sockets = port::open(address, 1, segments > 1);
         let mut sockets = sockets.map_err(|e| Error::Port(address, e))?;
         let mut device = Device::new(0, 0, segments, [1, 2]);
-        device.add_port(sockets.remove(0), Lease::default());
+        device.add_port(sockets.remove(0), Arc::default());
         let mut shelf = Shelf::default();
         let domain = device.open_domain();
         let link = device.open_link(&mut shelf, domain, false);

@@ -19,6 +19,7 @@ use sys::interface::Interface;
 use sys::udp::{BATCH, Outgoing, Received, Socket};
 
 use super::ingress::Packet;
+use super::lease::Lease;
 use super::port::PORT;
 use super::shelf::{Buffers, Place, Shelf};
 use super::slab::{Id, Numbers};
@@ -155,18 +156,14 @@ struct Port {
     has_some: bool,
     /// When packets came or left last.
     moved_at: Time,
-    /// It goes with the last of its links: the address is not ours any more.
-    ends: bool,
     /// The system has not taken several packets as one.
     apart: bool,
-    /// Who has this open knows by it whether it still is.
-    _lease: Lease,
+    /// What it shares with the sockets that other vectors have there.
+    lease: Arc<Lease>,
 }
 
 /// Names a socket of a device.
 pub(super) type PortNumber = u64;
-/// Held by each vector that speaks from an address.
-pub(super) type Lease = Arc<()>;
 
 /// What the system would not send.
 #[derive(Debug, Default)]
@@ -271,7 +268,7 @@ impl Device {
     }
 
     /// From now on packets come and go by this socket too.
-    pub(super) fn add_port(&mut self, socket: Socket, lease: Lease) -> PortNumber {
+    pub(super) fn add_port(&mut self, socket: Socket, lease: Arc<Lease>) -> PortNumber {
         let address = socket.address().ip();
         self.ports_made += 1;
         self.ports.push(Port {
@@ -286,9 +283,8 @@ impl Device {
             links: 0,
             has_some: false,
             moved_at: Time::from_nanos(0),
-            ends: false,
             apart: false,
-            _lease: lease,
+            lease,
         });
         self.ports_made
     }
@@ -305,19 +301,27 @@ impl Device {
         }
     }
 
-    /// The socket of an address that is not ours any more is closed, now or with the last link from there.
-    pub(super) fn end_port(&mut self, address: IpAddr) {
-        self.ports.iter_mut().filter(|p| p.address == address).for_each(|port| port.ends = true);
-        self.ports.retain(|port| !port.is_over());
+    /// Sockets of addresses whose leases are over are closed.
+    pub(super) fn end_ports(&mut self) {
+        self.ports.retain(|port| !port.lease.is_over());
     }
 
-    /// One more link from an address, or one less.
-    fn count_link(&mut self, way: Option<Addresses>, more: bool) {
-        let Some(from) = way.map(|way| way.src()) else { return };
-        if let Some(port) = self.ports.iter_mut().find(|port| port.address == from) {
-            port.links = if more { port.links + 1 } else { port.links.saturating_sub(1) };
+    /// One more link from an address; `false`: its sockets are being closed.
+    fn add_link(&mut self, way: Addresses) -> bool {
+        let port = self.ports.iter_mut().find(|port| port.address == way.src());
+        let Some(port) = port else { return true };
+        let added = port.lease.add_link();
+        port.links += u32::from(added);
+        added
+    }
+
+    /// One less.
+    fn remove_link(&mut self, way: Addresses) {
+        let of = |port: &&mut Port| port.address == way.src() && port.links > 0;
+        if let Some(port) = self.ports.iter_mut().find(of) {
+            port.links -= 1;
+            port.lease.remove_link();
         }
-        self.ports.retain(|port| !port.is_over());
     }
 
     /// The hardware address of the interface that has this address. A peer with a card sends there.
@@ -327,7 +331,7 @@ impl Device {
 
     /// Whether packets can be sent from this address.
     pub(super) fn has_port(&self, address: IpAddr) -> bool {
-        self.ports.iter().any(|port| port.address == address)
+        self.ports.iter().any(|port| port.address == address && !port.lease.is_over())
     }
 
     pub(super) fn roce(&self) -> &roce::Device {
@@ -401,11 +405,14 @@ impl Device {
 
     /// The queue pair receives from now on.
     pub(super) fn connect(&mut self, qpn: Qpn, to: &RtrAttributes) -> Result<(), ModifyError> {
+        if self.links.contains_key(&qpn) && !self.add_link(to.addresses) {
+            return Err(ModifyError::State(State::Init));
+        }
         if let Some(held) = self.links.get_mut(&qpn) {
             held.mtu = to.mtu.bytes().try_into().unwrap_or(0);
-            let before = held.way.replace(to.addresses);
-            self.count_link(Some(to.addresses), true);
-            self.count_link(before, false);
+            if let Some(before) = held.way.replace(to.addresses) {
+                self.remove_link(before);
+            }
         }
         self.roce.ready_to_receive(qpn, to)
     }
@@ -427,7 +434,9 @@ impl Device {
         if let Some(held) = self.links.remove(&qpn) {
             let _ = self.roce.deregister(held.link.key);
             shelf.buffers.remove(held.link.buffers);
-            self.count_link(held.way, false);
+            if let Some(way) = held.way {
+                self.remove_link(way);
+            }
         }
     }
 
@@ -840,10 +849,6 @@ impl Held {
 }
 
 impl Port {
-    fn is_over(&self) -> bool {
-        self.ends && self.links == 0
-    }
-
     fn has_moved(&self, now: Time) -> bool {
         now.nanos().saturating_sub(self.moved_at.nanos()) < MOVED_NS
     }

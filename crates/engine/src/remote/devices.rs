@@ -1,6 +1,7 @@
 //! The RDMA device of a vector: one of those that there are.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use roce::{
     CreateError, Dcqcn, Handle, Key, ModifyError, Mtu, PostError, Qpn, RegionError, RtrAttributes,
@@ -11,9 +12,10 @@ use sys::call::Failure;
 use sys::event::Poller;
 use sys::udp::Socket;
 
-use super::device::{Device as Soft, Domain, Event, Lease, PortNumber, Purpose, mtu_of};
+use super::device::{Device as Soft, Domain, Event, PortNumber, Purpose, mtu_of};
 use super::guest::Relay;
 use super::ingress::Packet;
+use super::lease::Lease;
 use super::shelf::Shelf;
 use super::stat::VectorStat;
 use super::verbs::{Card, Device as Verbs};
@@ -76,7 +78,7 @@ impl Device {
     }
 
     /// From now on packets come and go by this socket too, whose number is [`Self::next_port`]. A card needs none.
-    pub(super) fn add_port(&mut self, socket: Socket, lease: Lease) {
+    pub(super) fn add_port(&mut self, socket: Socket, lease: Arc<Lease>) {
         if let Self::Soft(soft) = self {
             soft.add_port(socket, lease);
         }
@@ -96,10 +98,10 @@ impl Device {
         }
     }
 
-    /// The socket of an address that is not ours any more is closed, now or with the last link from there.
-    pub(super) fn end_port(&mut self, address: IpAddr) {
+    /// Sockets of addresses whose leases are over are closed.
+    pub(super) fn end_ports(&mut self) {
         if let Self::Soft(soft) = self {
-            soft.end_port(address);
+            soft.end_ports();
         }
     }
 

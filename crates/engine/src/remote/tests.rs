@@ -18,6 +18,7 @@ use super::stat::{VectorStat, WaitStat};
 use super::vector::{Act, Order, Vector};
 use super::{Berth, Ends, Engine, Error, Newcomer};
 
+mod addresses;
 mod knobs;
 mod links;
 mod reuse;
@@ -509,37 +510,6 @@ fn an_engine_that_ends_resets_what_it_carries_as_tcp() {
     server.wait("the end", |g| g.closed().is_some() || g.peer_shut());
     assert_eq!((server.closed(), server.peer_shut()), (Some(true), false));
     drop((client, theirs));
-}
-
-/// Addresses come and go, as those of containers do.
-#[test]
-fn addresses_that_are_not_ours_any_more_are_given_back() {
-    let Some(hosts) = Hosts::new(&[]) else { return };
-    let guests = hosts.connect();
-    guests[0].send(b"x");
-    assert_eq!(guests[1].receive_all(1), b"x");
-    let shared = &hosts.engines[0].shared;
-    let [used, peer] = hosts.addresses;
-    let IpAddr::V4(v4) = used else { panic!("{used}") };
-    let unused = IpAddr::from([127, 91, v4.octets()[2], 77]);
-    shared.speak_from(unused).unwrap();
-    let there = |h: &Hosts| h.engines[0].stat().addresses;
-    assert_eq!(there(&hosts).len(), 2);
-    shared.tidy(peer, |address| address == used);
-    hosts.wait("the address is given back", |h| there(h) == [used.to_string()]);
-    // One that comes back is spoken from again, and one with links stays as long as they do.
-    shared.speak_from(unused).unwrap();
-    shared.tidy(peer, |_| false);
-    hosts.wait("the address is given back", |h| there(h) == [used.to_string()]);
-    guests[0].send(b"y");
-    assert_eq!(guests[1].receive_all(1), b"y");
-    // There is an end to them.
-    for nth in 0..=super::ADDRESSES_MAX {
-        let [a, b, ..] = nth.to_le_bytes();
-        super::held(&shared.places).ports.insert([10, 9, b, a].into(), None);
-    }
-    assert!(matches!(shared.speak_from(unused), Err(Error::Addresses(_))));
-    super::held(&shared.places).ports.retain(|_, lease| lease.is_some());
 }
 
 #[test]

@@ -26,7 +26,7 @@ use sys::{call, stamp};
 use super::Learned;
 use super::berths::Berth;
 use super::config::Config;
-use super::device::{Event, Lease, PortNumber, Purpose};
+use super::device::{Event, PortNumber, Purpose};
 use super::devices::Device;
 use super::exchange::{Courting, Exchange, ExchangeId};
 use super::group::Groups;
@@ -34,6 +34,7 @@ use super::guest::{Relay, Role, Sleeper};
 use super::habit;
 use super::inbox::Inbox;
 use super::ingress::{Ingress, Packet, Tap};
+use super::lease::Lease;
 use super::meeting::{Ends, Question, Why, Wish};
 use super::opening::{Begun, Opened, Openings};
 use super::running::Running;
@@ -101,9 +102,9 @@ pub(super) struct Arrival {
 #[derive(Debug)]
 pub(super) enum Order {
     /// Speak RoCEv2 by this socket too.
-    Port(Socket, Lease),
-    /// This address is not ours any more.
-    EndPort(IpAddr),
+    Port(Socket, Arc<Lease>),
+    /// Close the sockets of addresses whose leases are over.
+    EndPorts,
     /// Take fragments in that come there.
     Tap(Tap),
     /// A packet of ours that has come in fragments.
@@ -639,7 +640,7 @@ impl Vector {
                         self.device.add_port(socket, lease);
                     }
                 }
-                Order::EndPort(address) => self.device.end_port(address),
+                Order::EndPorts => self.device.end_ports(),
                 Order::Tap(tap) => {
                     if self.poller.add(&tap, Interest::READ, Watched::Tap.token()).is_ok() {
                         self.ingress.add(tap);

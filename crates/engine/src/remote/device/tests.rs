@@ -22,7 +22,7 @@ fn end_of(address: IpAddr, segments: bool) -> Option<(Device, Shelf, Link)> {
         }
     };
     let (mut device, mut shelf) = (Device::new(0, 0, 64, [1, 2]), Shelf::default());
-    device.add_port(socket, Lease::default());
+    device.add_port(socket, Arc::default());
     let link = device.open_link(&mut shelf, HERE, false).unwrap();
     Some((device, shelf, link))
 }
@@ -163,12 +163,24 @@ fn sockets_without_links_are_asked_when_the_poller_knows_of_packets() {
     assert!(!a.receive(later, &mut of_a));
     a.has_some(number);
     assert!(a.receive(later, &mut of_a));
-    // One whose address has gone is closed with its last link.
-    a.end_port(there);
-    a.end_port(here);
+    // One whose address has gone is closed when it has no link, and has none from then on.
+    let lease = Arc::clone(&a.ports[0].lease);
+    let to = RtrAttributes::new(
+        Addresses::new(here, there).unwrap(),
+        Qpn::new(77),
+        Psn::new(7),
+        Mtu::B1024,
+    );
+    assert!(!lease.end());
+    a.end_ports();
     assert!(a.has_port(here));
     a.close_link(link.qpn, &mut of_a);
-    assert!(!a.has_port(here));
+    let link = a.open_link(&mut of_a, HERE, false).unwrap();
+    assert!(a.has_port(here) && lease.end() && !a.has_port(here));
+    assert!(a.connect(link.qpn, &to).is_err());
+    a.end_ports();
+    assert!(a.ports.iter().all(|port| port.address != here));
+    a.close_link(link.qpn, &mut of_a);
 }
 
 #[test]
