@@ -56,7 +56,8 @@ mod verbs;
 pub mod why;
 mod wire;
 
-use std::collections::{BTreeSet, HashMap};
+use std::cell::OnceCell;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -179,6 +180,8 @@ struct Places {
 const ADDRESSES_MAX: usize = 256;
 /// After how long those that there are are looked at again, nanoseconds.
 const ADDRESSES_NS: u64 = 60_000_000_000;
+/// The same when there is one more.
+const STRANGE_ADDRESSES_NS: u64 = 1_000_000_000;
 
 impl Places {
     fn has(&self, address: IpAddr) -> bool {
@@ -408,7 +411,13 @@ impl Engine {
     /// declines, and the connection goes on as TCP.
     pub fn adopt(&self, newcomer: Newcomer) {
         if self.config().addresses.is_empty() {
-            self.shared.tidy(newcomer.ends.0, |address| interface::is_own(address) != Some(false));
+            // One answer tells of all but those of networks that are ours as a whole, and those that have gone.
+            let all = OnceCell::new();
+            let listed = || interface::addresses().unwrap_or_default().into_iter().collect();
+            self.shared.tidy(newcomer.ends.0, |address| {
+                let all: &HashSet<_> = all.get_or_init(listed);
+                all.contains(&address) || interface::is_own(address) != Some(false)
+            });
             if let Err(e) = self.shared.speak_from(newcomer.ends.0) {
                 held(&self.shared.places).problem = Some(e.to_string());
             }
@@ -499,7 +508,8 @@ impl Shared {
     fn tidy(&self, comes: IpAddr, is_own: impl Fn(IpAddr) -> bool) {
         let mut places = held(&self.places);
         let now = call::now_ns();
-        if places.has(comes) && now.saturating_sub(places.looked_at) < ADDRESSES_NS {
+        let often = if places.has(comes) { ADDRESSES_NS } else { STRANGE_ADDRESSES_NS };
+        if now.saturating_sub(places.looked_at) < often {
             return;
         }
         places.looked_at = now;

@@ -1,5 +1,6 @@
 //! Addresses that come and go, as those of containers do.
 
+use std::cell::Cell;
 use std::net::IpAddr;
 
 use super::super::Shared;
@@ -88,4 +89,23 @@ fn sockets_of_one_are_closed_together_or_not_at_all() {
     hosts.wait("the address is given back", |h| spoken_from(h).is_empty());
     engine.shared.speak_from(used).unwrap();
     assert_eq!(sockets(engine, used), [true; 4]);
+}
+
+/// Each question is one to the kernel, and others wait for their connections meanwhile.
+#[test]
+fn the_kernel_is_not_asked_about_all_of_them_for_each_connection() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let shared = &hosts.engines[0].shared;
+    let asked = Cell::new(false);
+    let unknown = IpAddr::from([127, 91, 255, 1]);
+    // A moment ago, however busy the machine is, and long ago.
+    for (looked_at, asks) in [(sys::call::now_ns() + 1_800_000_000_000, false), (0, true)] {
+        held(&shared.places).looked_at = looked_at;
+        asked.set(false);
+        shared.tidy(unknown, |_| {
+            asked.set(true);
+            true
+        });
+        assert_eq!(asked.get(), asks, "looked at {looked_at}");
+    }
 }
