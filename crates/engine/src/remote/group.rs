@@ -197,8 +197,13 @@ impl Group {
 
     /// Whether packets of its links are not longer than these.
     fn fits(&self, mtu: Mtu) -> bool {
+        self.mtus().all(|of_link| of_link <= mtu)
+    }
+
+    /// Of each of its links, how long packets are.
+    fn mtus(&self) -> impl Iterator<Item = Mtu> {
         let of = |link: &Link| link.peer.map_or(link.end.mtu, |peer| peer.mtu.min(link.end.mtu));
-        self.links.iter().flatten().all(|link| of(link) <= mtu)
+        self.links.iter().flatten().map(of)
     }
 
     /// What the peer may reach.
@@ -553,9 +558,11 @@ impl Vector {
         let made = other.zip(domain);
         let made = made.and_then(|(ip, domain)| self.new_link(domain, ip, PATH_BYTES).ok());
         let Some(group) = self.groups.all.get_mut(id) else { return };
-        let Some(link) = made else {
+        let Some(mut link) = made else {
             return group.core.link_refused(slot, smc_time(now));
         };
+        // Longer ones than those of the first link would keep all connections whose path takes no longer ones from the group.
+        link.end.mtu = group.mtus().fold(link.end.mtu, Mtu::min);
         group.links[slot.index()] = Some(link);
         self.groups.links.insert(link.qpn, (id, slot));
         let keys: Vec<_> = group.rkeys.iter().map(|(buffer, key)| (*buffer, *key)).collect();

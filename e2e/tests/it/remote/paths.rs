@@ -67,6 +67,28 @@ fn a_path_that_is_narrower_than_both_cards() {
     assert_eq!(mtus(&pair, Side::Client), [4096], "{:#}", pair.status(Side::Client));
 }
 
+/// Packets of a group's second link are not longer than those of its first, or no connection would join the group.
+#[test]
+fn a_second_cable_beside_a_narrow_one() {
+    let settings = ["--max-links", "2", "--vectors", "1", "--spare-short", "off"];
+    let Some(python) = python() else { return };
+    let hosts = Hosts::with_two_cables().inspect(|hosts| {
+        for host in [&hosts.server, &hosts.client] {
+            host.set_mtu(1000).unwrap();
+        }
+    });
+    let Some(pair) = Pair::with(hosts, &settings) else { return };
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    let going = Going::start(&pair, &talk, &python, &["8"]);
+    eventually("links by both cables", || mtus(&pair, Side::Client).len() == 2);
+    pair.must_carry([70_000; 2], || {
+        let got = talk.client(&pair, &python, &["echo", "70000"], true);
+        assert!(got.ok(), "{got:?}\n{:#}", pair.status(Side::Client));
+    });
+    assert_eq!(mtus(&pair, Side::Client), [512; 2], "{:#}", pair.status(Side::Client));
+    going.end(&pair);
+}
+
 /// The largest payload of each link of a host.
 fn mtus(pair: &Pair, side: Side) -> Vec<u64> {
     let status = pair.status(side);
