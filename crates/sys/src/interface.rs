@@ -48,15 +48,16 @@ pub fn is_own(address: IpAddr) -> Option<bool> {
     type_of(&way(None, v6)?).map(|found| found == libc::RTN_LOCAL)
 }
 
-/// Whether packets go to `remote` with nothing between that could be narrower than our interface: by no router. `None`: the
-/// kernel does not say.
+/// The longest packet, bytes, that gets to `remote` for certain if our interface takes it: `u32::MAX` where no router is between
+/// that could be narrower, and where one is, what the route says (`ip route ... mtu`). `None`: nobody says.
 #[must_use]
-pub fn is_on_link(local: IpAddr, remote: IpAddr) -> Option<bool> {
+pub fn sure_bytes(local: IpAddr, remote: IpAddr) -> Option<u32> {
     let v6 = |address| match address {
         IpAddr::V4(v4) => Ipv4Addr::to_ipv6_mapped(&v4),
         IpAddr::V6(v6) => v6,
     };
-    goes_directly(&way(Some(v6(local)), v6(remote))?)
+    let answer = way(Some(v6(local)), v6(remote))?;
+    if goes_directly(&answer)? { Some(u32::MAX) } else { mtu_of(&answer) }
 }
 
 /// Whether the way that an answer of the kernel names leads by no router.
@@ -69,6 +70,14 @@ fn goes_directly(answer: &[u8]) -> Option<bool> {
 }
 
 const RTA_VIA: u16 = 18;
+
+/// The longest packet of the route that an answer of the kernel names, if somebody has said it of that route.
+fn mtu_of(answer: &[u8]) -> Option<u32> {
+    const RTAX_MTU: u16 = 2;
+    let metrics = attribute(answer, ROUTE_AT, libc::RTA_METRICS)?;
+    let value = attribute(metrics, 0, RTAX_MTU)?;
+    Some(u32::from_ne_bytes(*value.first_chunk()?))
+}
 
 /// The number of the interface by which the kernel would send such packets.
 fn way_out(local: Ipv6Addr, remote: Ipv6Addr) -> Option<i32> {
@@ -133,17 +142,19 @@ fn out_of(answer: &[u8]) -> Option<i32> {
     Some(i32::from_ne_bytes(*value_of(answer, libc::RTA_OIF)?.first_chunk()?))
 }
 
-/// What an answer of the kernel says by an attribute of this kind, and what follows that.
+/// What an answer of the kernel says by an attribute of this kind, and zeros or what follows that.
 fn value_of(answer: &[u8], wanted: u16) -> Option<&[u8]> {
-    let short = |at: usize| Some(u16::from_ne_bytes(*answer.get(at..)?.first_chunk()?));
-    if short(4)? != libc::RTM_NEWROUTE {
-        return None;
-    }
-    let mut at = ROUTE_AT;
+    let kind = u16::from_ne_bytes(*answer.get(4..)?.first_chunk()?);
+    if kind == libc::RTM_NEWROUTE { attribute(answer, ROUTE_AT, wanted) } else { None }
+}
+
+/// The value of the first attribute of this kind from `at` on.
+fn attribute(all: &[u8], mut at: usize, wanted: u16) -> Option<&[u8]> {
+    let short = |at: usize| Some(u16::from_ne_bytes(*all.get(at..)?.first_chunk()?));
     loop {
         let (len, kind) = (usize::from(short(at)?), short(at + 2)?);
-        if kind == wanted {
-            return answer.get(at + 4..);
+        if kind == wanted && len >= 4 {
+            return all.get(at + 4..at + len);
         }
         if len < 4 {
             return None;
@@ -425,7 +436,7 @@ mod tests {
     fn what_goes_by_a_router_is_told_from_what_does_not() {
         for own in ["127.0.0.1", "127.0.0.2", "::1"] {
             let own: IpAddr = own.parse().unwrap();
-            assert_eq!(is_on_link(own, own), Some(true), "{own}");
+            assert_eq!(sure_bytes(own, own), Some(u32::MAX), "{own}");
         }
         let mut answer = [0; 64];
         answer[4..6].copy_from_slice(&libc::RTM_NEWROUTE.to_ne_bytes());
@@ -439,6 +450,24 @@ mod tests {
             answer[ROUTE_AT + 10..ROUTE_AT + 12].copy_from_slice(&kind.to_ne_bytes());
             assert_eq!(goes_directly(&answer), Some(false), "{kind}");
         }
+        assert_eq!(mtu_of(&answer), None, "nobody says");
+    }
+
+    #[test]
+    fn what_a_route_takes_is_read() {
+        // As Linux answers of `ip route add 203.0.113.0/24 via 192.0.2.1 mtu lock 9000`: the lock, and the MTU.
+        let mut answer = [0; 128];
+        answer[4..6].copy_from_slice(&libc::RTM_NEWROUTE.to_ne_bytes());
+        answer[ROUTE_AT - 5] = libc::RTN_UNICAST;
+        let shorts = [8, libc::RTA_OIF, 7, 0, 20, libc::RTA_METRICS, 8, 1, 4, 0, 8, 2, 9000, 0];
+        for (at, short) in shorts.into_iter().enumerate() {
+            answer[ROUTE_AT + 2 * at..][..2].copy_from_slice(&u16::to_ne_bytes(short));
+        }
+        assert_eq!(mtu_of(&answer), Some(9000));
+        // What is not within the metrics is not theirs, and they are not longer than the answer.
+        answer[ROUTE_AT + 8..ROUTE_AT + 10].copy_from_slice(&12u16.to_ne_bytes());
+        assert_eq!(mtu_of(&answer), None);
+        assert_eq!(mtu_of(&answer[..ROUTE_AT + 14]), None);
     }
 
     #[test]

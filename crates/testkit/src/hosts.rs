@@ -142,6 +142,17 @@ impl Host {
     pub fn set_mtu(&self, bytes: u32) -> anyhow::Result<()> {
         ip(&format!("-n {} link set {DEVICE} mtu {bytes}", self.namespace))
     }
+
+    /// Says of the way by the router ([`Hosts::with_router`]) that it takes packets of this length.
+    ///
+    /// # Errors
+    ///
+    /// When `ip` fails.
+    pub fn set_route_mtu(&self, bytes: u32) -> anyhow::Result<()> {
+        let (name, address) = (&self.namespace, self.address);
+        let gateway = Ipv4Addr::new(198, 18, 77, 255 - address.octets()[3]);
+        ip(&format!("-n {name} route replace default via {gateway} src {address} mtu {bytes}"))
+    }
 }
 
 impl Hosts {

@@ -1018,10 +1018,13 @@ pub(super) fn close_at_once(tcp: &impl AsRawFd) {
 }
 
 /// The longest packet that a link may have on such a path: its packets keep their size, and what a router on the way does not
-/// take would be found out by packets that are lost.
+/// take would be found out by packets that are lost. What its route says it takes is believed.
 fn sure_bytes(path_bytes: u32, (local, remote): (IpAddr, IpAddr)) -> u32 {
-    let is_sure = path_bytes <= PATH_BYTES || interface::is_on_link(local, remote) == Some(true);
-    if is_sure { path_bytes } else { PATH_BYTES }
+    if path_bytes <= PATH_BYTES {
+        return path_bytes;
+    }
+    let sure = interface::sure_bytes(local, remote).unwrap_or(PATH_BYTES);
+    path_bytes.min(sure.max(PATH_BYTES))
 }
 
 /// The longest packet that the path of a connection takes, bytes, as far as this host knows.

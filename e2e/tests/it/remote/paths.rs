@@ -52,6 +52,7 @@ fn a_path_that_is_narrower_than_both_cards() {
         assert!(got.ok(), "{got:?}\n{:#}", pair.status(Side::Client));
     });
     assert_eq!(pair.sum(Side::Client, "links_lost"), 0, "{:#}", pair.status(Side::Client));
+    assert_eq!(mtus(&pair, Side::Client), [1024], "{:#}", pair.status(Side::Client));
     // Where nothing is between them the packets are as long as the cards take.
     let hosts = Hosts::new().inspect(|hosts| {
         for host in [&hosts.server, &hosts.client] {
@@ -65,6 +66,25 @@ fn a_path_that_is_narrower_than_both_cards() {
         assert!(got.ok(), "{got:?}");
     });
     assert_eq!(mtus(&pair, Side::Client), [4096], "{:#}", pair.status(Side::Client));
+}
+
+/// What a router takes that takes long packets nobody knows who is not told.
+#[test]
+fn a_router_that_takes_long_packets() {
+    let Some(python) = python() else { return };
+    let hosts = Hosts::with_router(9000, 9000).inspect(|hosts| {
+        for host in [&hosts.server, &hosts.client] {
+            host.set_route_mtu(9000).unwrap();
+        }
+    });
+    let Some(pair) = Pair::with(hosts, &ALL_BY_SMC) else { return };
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    pair.must_carry([300_000; 2], || {
+        let got = talk.client(&pair, &python, &["echo", "300000"], true);
+        assert!(got.ok(), "{got:?}\n{:#}", pair.status(Side::Client));
+    });
+    assert_eq!(mtus(&pair, Side::Client), [4096], "{:#}", pair.status(Side::Client));
+    assert_eq!(pair.sum(Side::Client, "links_lost"), 0, "{:#}", pair.status(Side::Client));
 }
 
 /// Packets of a group's second link are not longer than those of its first, or no connection would join the group.
