@@ -246,9 +246,8 @@ pub(crate) unsafe fn accept(
         follow(new, conn, flags & libc::SOCK_NONBLOCK != 0);
         let remote = call::address(&storage);
         if !remote::accepted(w, conn, new, listener, remote) {
-            if remote.is_some_and(|remote| remote::was_not_asked(w, new, listener, remote)) {
-                conn.options.fetch_or(local::conn::options::NOT_ASKED, Ordering::Relaxed);
-            }
+            let left_out = remote.map_or(0, |remote| remote::left_out(w, new, listener, remote));
+            conn.options.fetch_or(left_out, Ordering::Relaxed);
             conn.accepted(w, port, listener.listener_address(), remote);
         }
         beside_all(w, conn, new);

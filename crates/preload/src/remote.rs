@@ -275,6 +275,9 @@ pub(crate) fn accepted(
     remote: Option<SocketAddrV6>,
 ) -> bool {
     let opted = listener.opted.load(Ordering::Relaxed);
+    if opted == CHOSEN {
+        return false;
+    }
     let promised = opted != 0 && answer(w, fd) == Some(SPOKEN);
     if promised && opted == INHERITED {
         listener.opted.store(ASKED, Ordering::Relaxed);
@@ -288,16 +291,21 @@ pub(crate) fn accepted(
     true
 }
 
-/// Whether `fd` comes from another host to a listener that could have told it that it speaks SMC, had there been an engine
-/// when it began to listen.
-pub(crate) fn was_not_asked(w: &World, fd: c_int, listener: &Conn, remote: SocketAddrV6) -> bool {
-    listener.opted.load(Ordering::Relaxed) == 0
-        && w.board.has_engine()
-        && w.board.engine_option().is_some()
+/// What keeps `fd`, which comes from another host, from the engine if nobody on this host is its peer, as a bit of
+/// `Conn::options`: its listener could have told it that it speaks SMC, had there been an engine when it began to listen, or has
+/// chosen a way. 0: neither.
+pub(crate) fn left_out(w: &World, fd: c_int, listener: &Conn, remote: SocketAddrV6) -> u32 {
+    let why = match listener.opted.load(Ordering::Relaxed) {
+        0 if w.board.engine_option().is_some() => local::conn::options::NOT_ASKED,
+        CHOSEN => local::conn::options::CHOSEN_WAY,
+        _ => return 0,
+    };
+    let is_left_out = w.board.has_engine()
         && !is_loopback(&remote)
         && !stays_for_options(listener)
         // Who speaks to an address of its own host has the same one.
-        && call::name(fd, false).ok().flatten().is_some_and(|local| local.ip() != remote.ip())
+        && call::name(fd, false).ok().flatten().is_some_and(|local| local.ip() != remote.ip());
+    if is_left_out { why } else { 0 }
 }
 
 /// Whether a connection that announced nothing may have another engine's guest at its end.

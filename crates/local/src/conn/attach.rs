@@ -646,8 +646,14 @@ impl Conn {
 
     /// Why a connection is on TCP whose peer has made no offer.
     fn nobody_offers(&self) -> Reason {
-        let is_asked = self.options.load(Ordering::Relaxed) & options::NOT_ASKED == 0;
-        if is_asked { Reason::PeerNotShunt } else { Reason::NotAsked }
+        let options = self.options.load(Ordering::Relaxed);
+        if options & options::NOT_ASKED != 0 {
+            Reason::NotAsked
+        } else if options & options::CHOSEN_WAY != 0 {
+            Reason::ChosenWay
+        } else {
+            Reason::PeerNotShunt
+        }
     }
 
     /// The offer of our peer, if it can be taken; `Ok(None)`: not now, perhaps later. Nobody waits for who looks.

@@ -37,6 +37,8 @@ pub const TCP_INQ: i32 = 36;
 pub const ZEROCOPY: u32 = 16384;
 /// Its listener has not asked the engine, which is there now, to tell clients that it speaks SMC.
 pub const NOT_ASKED: u32 = 32768;
+/// Its listener is bound to an interface, or marked for a route of its own: the engine does not speak for it.
+pub const CHOSEN_WAY: u32 = 131_072;
 /// `TCP_USER_TIMEOUT` was set: how long who waits for room may wait for a peer that reads nothing.
 pub const USER_TIMEOUT: u32 = 65536;
 /// All that a stand-in has if the program has set it; accepted sockets have their listener's.
