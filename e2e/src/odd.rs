@@ -90,9 +90,15 @@ pub fn ask(port: u16, what: &str) {
         }
         "refused" => {
             let fd = in_use(port);
-            calls::filter::refuse(&[libc::SYS_ptrace]).expect("a filter");
-            served(fd);
+            calls::filter::ask();
+            for refused in [libc::SYS_ptrace, libc::SYS_mount] {
+                calls::filter::refuse(&[refused]).expect("a filter");
+                served(fd);
+            }
+            // And one that is made then.
+            let later = in_use(port);
             pause("done");
+            served(later);
         }
         other => panic!("what is {other}?"),
     }

@@ -214,7 +214,7 @@ fn goes_on() -> bool {
 /// Whether whoever has started the program has restricted its calls is asked before it can do so itself. And what is looked up
 /// here need not be later, when a handler may jump away from whoever is at it.
 pub(crate) fn ask_once() {
-    GOES_ON.store(if call::is_filtered() { NO } else { YES }, Ordering::Relaxed);
+    GOES_ON.store(if call::begins_filtered() { NO } else { YES }, Ordering::Relaxed);
     let at = symbols::find(c"pthread_testcancel", Begin::BehindUs);
     TEST_CANCEL.store(at, Ordering::Relaxed);
 }

@@ -7,7 +7,7 @@
 use std::arch::asm;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// One system call.
 ///
@@ -56,8 +56,14 @@ pub unsafe fn raw(n: i64, a: [usize; 6]) -> isize {
     ret
 }
 
-/// See `call::will_be_filtered`.
-static IS_FILTERED: AtomicBool = AtomicBool::new(false);
+/// Filters that the program has given itself and that may end it: see `call::will_be_filtered`.
+static ENDING: AtomicUsize = AtomicUsize::new(0);
+
+/// Those that only refuse calls.
+static REFUSING: AtomicUsize = AtomicUsize::new(0);
+
+/// See `call::begins_filtered`.
+static BEGUN_FILTERED: AtomicBool = AtomicBool::new(false);
 
 /// A call's value, or its errno.
 pub type Result<T> = std::result::Result<T, i32>;
@@ -111,7 +117,9 @@ macro_rules! call {
 #[expect(missing_docs, reason = "each is the system call of its name; units as in its manual page")]
 #[expect(clippy::missing_errors_doc, reason = "the errno of the manual page")]
 mod calls {
-    use super::{CStr, IS_FILTERED, MaybeUninit, Ordering, Result, check, raw};
+    use super::{
+        BEGUN_FILTERED, CStr, ENDING, MaybeUninit, Ordering, REFUSING, Result, check, raw,
+    };
 
     /// A flag of [`open`]: no link at the end of the path. Architectures have other numbers for it.
     pub const NOFOLLOW: i32 = libc::O_NOFOLLOW;
@@ -728,19 +736,49 @@ mod calls {
         let (one, until) = (one.as_ptr(), &raw const until);
         call!(SYS_futex_waitv, one, 1, 0, until, libc::CLOCK_MONOTONIC).map(drop)
     }
-    /// Whether system calls of this thread are filtered.
+    /// Whether system calls of this thread are filtered, so that it may be ended for one: not by filters of the program's
+    /// own that only refuse.
     #[must_use]
     pub fn is_filtered() -> bool {
-        if IS_FILTERED.load(Ordering::Relaxed) {
+        if ENDING.load(Ordering::Relaxed) != 0 {
             return true;
+        }
+        if REFUSING.load(Ordering::Relaxed) != 0 {
+            return false;
         }
         // `EINVAL`: a kernel without filters.
         !matches!(call!(SYS_prctl, libc::PR_GET_SECCOMP), Ok(0) | Err(libc::EINVAL))
     }
+    /// [`is_filtered`] before the program's own code runs: what is so then was done by whoever has started it, and lets it do
+    /// what we do from the beginning.
+    #[must_use]
+    pub fn begins_filtered() -> bool {
+        let is_filtered = is_filtered();
+        BEGUN_FILTERED.store(is_filtered, Ordering::Relaxed);
+        is_filtered
+    }
+    /// Whether files may be read in `/proc` where calls [are filtered](is_filtered): by whoever has started the program, for
+    /// we have opened files under that filter, and not by itself.
+    #[must_use]
+    pub fn may_read_filtered() -> bool {
+        BEGUN_FILTERED.load(Ordering::Relaxed) && ENDING.load(Ordering::Relaxed) == 0
+    }
     /// The program is about to have its own calls filtered: from now on it is not asked whether they are, for the question is
     /// a call too.
-    pub fn will_be_filtered() {
-        IS_FILTERED.store(true, Ordering::Relaxed);
+    pub fn will_be_filtered(may_end: bool) {
+        let filters = if may_end { &ENDING } else { &REFUSING };
+        filters.fetch_add(1, Ordering::Relaxed);
+    }
+    /// The kernel has not taken the filter of which that was said.
+    pub fn was_not_filtered(may_end: bool) {
+        let filters = if may_end { &ENDING } else { &REFUSING };
+        filters.fetch_sub(1, Ordering::Relaxed);
+    }
+    /// Whether the kernel knows these flags of `seccomp(SECCOMP_SET_MODE_FILTER)`. It looks at them before the filter, and
+    /// there is none at null.
+    #[must_use]
+    pub fn knows_filter_flags(flags: usize) -> bool {
+        call!(SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, 0) == Err(libc::EFAULT)
     }
     /// Reads the name of this process (comm).
     #[must_use]

@@ -54,6 +54,32 @@ pub fn refuse(calls: &[libc::c_long]) -> Result<(), i32> {
     answer(calls, 0x0005_0000 | libc::EPERM.cast_unsigned(), ALLOW)
 }
 
+/// Asks what filters the kernel has, as libseccomp does before it loads one.
+pub fn ask() {
+    let syscall = |operation: libc::c_uint, flags: usize, at: *mut libc::c_void| {
+        // SAFETY: the kernel writes no more there than the question says, and changes nothing.
+        let done = unsafe { libc::syscall(libc::SYS_seccomp, operation, flags, at) };
+        if done < 0 { io::Error::last_os_error().raw_os_error().unwrap_or(0) } else { 0 }
+    };
+    let none = std::ptr::null_mut();
+    assert_eq!(syscall(libc::SECCOMP_SET_MODE_STRICT, 1, none), libc::EINVAL);
+    // All threads, and none.
+    for flags in [0, 1] {
+        assert_eq!(syscall(libc::SECCOMP_SET_MODE_FILTER, flags, none), libc::EFAULT);
+    }
+    // Others may not be known.
+    for flag in 1..6 {
+        syscall(libc::SECCOMP_SET_MODE_FILTER, 1 << flag, none);
+    }
+    assert_eq!(syscall(libc::SECCOMP_SET_MODE_FILTER, 1 << 30, none), libc::EINVAL);
+    let (mut errno, mut sizes) = (0x0005_0000u32, [0u16; 3]);
+    syscall(libc::SECCOMP_GET_ACTION_AVAIL, 0, (&raw mut errno).cast());
+    syscall(libc::SECCOMP_GET_NOTIF_SIZES, 0, (&raw mut sizes).cast());
+    // SAFETY: there is no filter at null.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_SECCOMP, 2, 0, 0, 0) }, -1);
+    assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
+}
+
 /// Kills this thread's process at all calls but these from now on.
 pub fn allow_only(calls: &[libc::c_long]) -> Result<(), i32> {
     answer(calls, ALLOW, KILL)

@@ -224,13 +224,8 @@ unsafe fn acts(n: c_long, args: [usize; 6]) -> c_long {
                 real::syscall(n, a, b, c, d, e, f)
             }
             libc::SYS_seccomp => {
-                // Others only ask what there is.
-                if a == libc::SECCOMP_SET_MODE_STRICT as usize {
-                    sandbox::begins(Restriction::Strict);
-                } else if a == libc::SECCOMP_SET_MODE_FILTER as usize {
-                    sandbox::begins(Restriction::Filter(c));
-                }
-                real::syscall(n, a, b, c, d, e, f)
+                let how = Restriction::of_seccomp(a, b, c);
+                sandbox::restrict(how, || real::syscall(n, a, b, c, d, e, f))
             }
             libc::SYS_prctl => c_long::from(process::prctl(a as c_int, b, c, d, e)),
             libc::SYS_mlockall => c_long::from(memory::mlockall(a as c_int)),

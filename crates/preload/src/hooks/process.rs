@@ -360,12 +360,9 @@ pub unsafe extern "C-unwind" fn prctl(
     if option == libc::PR_SET_SECCOMP || option == libc::PR_SET_NO_NEW_PRIVS {
         life::prepare_early();
     }
-    if option == libc::PR_SET_SECCOMP {
-        let is_filter = a == libc::SECCOMP_MODE_FILTER as usize;
-        sandbox::begins(if is_filter { Restriction::Filter(b) } else { Restriction::Strict });
-    }
+    let how = if option == libc::PR_SET_SECCOMP { Restriction::of_prctl(a, b) } else { None };
     // SAFETY: libc's contract, handed on.
-    unsafe { real::prctl(option, a, b, c, d) }
+    sandbox::restrict(how, || unsafe { real::prctl(option, a, b, c, d) })
 }
 
 #[unsafe(no_mangle)]

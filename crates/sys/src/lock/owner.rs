@@ -22,10 +22,11 @@ fn exists(tid: u32) -> bool {
         return false;
     }
     // A filter may end who makes a call that it does not know.
-    if call::is_filtered() {
+    let is_filtered = call::is_filtered();
+    if is_filtered && !call::may_read_filtered() {
         return true;
     }
-    if let Ok(pidfd) = call::pidfd_open(tid) {
+    if !is_filtered && let Ok(pidfd) = call::pidfd_open(tid) {
         // What there is to read of a process is its end. Its first thread may have ended before, but holding no lock.
         let (ended, _) = call::readable(pidfd);
         let _ = call::close(pidfd);
@@ -90,6 +91,28 @@ mod tests {
         // SAFETY: our child.
         assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
         assert!(!exists(tid) && state_of(tid).is_none());
+    }
+
+    /// As in a container, whose filter may kill for what it does not know.
+    #[test]
+    fn who_was_begun_under_a_filter_asks_too() {
+        let child = ended();
+        let lives = std::thread::spawn(move || {
+            let allow = [libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x7fff_0000 }];
+            let program = libc::sock_fprog { len: 1, filter: allow.as_ptr().cast_mut() };
+            // SAFETY: plain numbers, and a filter of that length, which the kernel copies; for this thread only.
+            let done = unsafe {
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+                    | libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program)
+            };
+            assert_eq!(done, 0);
+            let unknown = exists(child.cast_unsigned());
+            assert!(call::begins_filtered());
+            (unknown, exists(child.cast_unsigned()), exists(call::gettid()))
+        });
+        assert_eq!(lives.join().expect("no panic"), (true, false, true));
+        // SAFETY: our child.
+        assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
     }
 
     #[test]
