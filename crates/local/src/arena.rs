@@ -308,8 +308,10 @@ impl Arena {
 }
 
 /// Whether who owns so much may take so many bytes more: `bytes_max` is its own limit, and its control group may have one.
+/// What is large takes no more than half of either: readers that are slow would leave nothing for new connections.
 fn may_take(board: &Board, owned: usize, bytes: usize, bytes_max: usize, is_large: bool) -> bool {
-    owned + bytes <= bytes_max && board.group_has_room(owned, bytes, is_large)
+    let most = if is_large { bytes_max / 2 } else { bytes_max };
+    owned + bytes <= most && board.group_has_room(owned, bytes, is_large)
 }
 
 /// Whether the peer of a closed half will not look at it any more: it has closed too, serves

@@ -68,6 +68,27 @@ fn first_block(arena: &Arena) -> u32 {
 }
 
 #[test]
+fn large_rings_leave_half_of_the_memory_for_small_ones() {
+    const MOST: usize = 16 << 20;
+    let place = Place::new("large-half");
+    let board = place.join(None);
+    let mut arena = Arena::default();
+    let taken = |arena: &mut Arena, order| {
+        let mut n = 0;
+        while arena.block(&board, order, MOST).is_ok() {
+            n += BLOCK_BYTES << order;
+            assert!(n <= 2 * MOST, "there is no end");
+        }
+        n
+    };
+    assert_eq!(taken(&mut arena, Loc::ORDER_MAX), MOST / 2);
+    assert_eq!(taken(&mut arena, SMALL + 1), 0);
+    assert!(arena.half(&board, MOST).is_ok());
+    // But for what the half took.
+    assert!(taken(&mut arena, 0) >= MOST / 2 - (PART as usize * BLOCK_BYTES));
+}
+
+#[test]
 fn processes_of_other_groups_do_not_count() {
     let place = Place::new("group-others");
     let other = MemoryLimit { group: 8, ..LIMIT };
