@@ -70,6 +70,8 @@ impl Conn {
                 memory.push(tail, n);
                 cache::push((&raw const mine.tail).cast(), 8);
             }
+            // The ring that has room now may be full as well, and not be the largest yet.
+            stalled = false;
             note_cpu(mine);
             add64(&mine.bytes_tx, n as u64);
             self.notify(w, fd, mine, peer);
@@ -206,7 +208,8 @@ impl Conn {
             let next = self.promote(w, mine, peer);
             if let Some(found) = next {
                 let is_ahead = stalled && found.1 != 0;
-                let wider = if is_ahead { self.widen(w, mine, peer, tail, found) } else { None };
+                let wider =
+                    if is_ahead { self.widen(w, mine, peer, (tail, want), found) } else { None };
                 return self.in_reach(w, mine, wider.unwrap_or(found));
             }
         }
@@ -313,26 +316,33 @@ impl Conn {
         self.promote(w, mine, peer).or(Some((next, tail)))
     }
 
-    /// The following ring is full as well, and the reader has not come to it: makes it as large as may be. A program that
-    /// writes much before it reads relies on what the kernel's sockets hold. Done while nobody at the other end receives, so
-    /// that none is in the middle of the ring that goes.
+    /// The following ring is full as well, and the reader has not come to it: makes it larger, by as much as is written and at
+    /// least four times, as far as may be. A program that writes much before it reads relies on what the kernel's sockets hold.
+    /// Done while nobody at the other end receives, so that none is in the middle of the ring that goes.
     #[cold]
     fn widen(
         &'static self,
         w: &World,
         mine: &Half,
         peer: &Half,
-        tail: u64,
+        (tail, want): (u64, usize),
         (now, at): (Loc, u64),
     ) -> Option<(Loc, u64)> {
-        let order = order_most(w, mine, peer);
-        if now.order >= order || !self.may_widen(w, mine) {
+        let most = order_most(w, mine, peer);
+        let is_ahead = || at.wrapping_sub(peer.head.load(Ordering::Acquire)).cast_signed() > 0;
+        if now.order >= most
+            || !self.may_widen(w, mine)
+            // It is looked at again when the locks are borrowed: this is for not to take memory in vain.
+            || peer.rx_lock.load(Ordering::Relaxed) != 0
+            || !is_ahead()
+        {
             return None;
         }
         let index = mine.peer.load(Ordering::Relaxed).checked_sub(1)?;
+        let order = fit(want).max(now.order + 2).min(most);
         let next = self.new_ring(w, order, now.order + 1)?;
         let done = Self::borrowing(w, (index, peer), &[&peer.rx_lock], || {
-            let is_ahead = at.wrapping_sub(peer.head.load(Ordering::Acquire)).cast_signed() > 0;
+            let is_ahead = is_ahead();
             if is_ahead {
                 Self::copy_ring(w, (now, next), at, tail);
                 // Release: the bytes before the place. Pairs with `peer_ring`.
@@ -341,6 +351,7 @@ impl Conn {
             is_ahead
         });
         let done = done == Some(true);
+        // There is the lock, as there was for `next`: who cannot have it holds it already.
         if let Some(mut arena) = w.arena.lock() {
             arena.free_block(&w.board, if done { now } else { next });
         }
