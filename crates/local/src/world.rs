@@ -108,6 +108,8 @@ pub struct World {
     pub(crate) secret_stamps: Guarded<Option<(u64, bool)>>,
     /// Until when peers are waited for whose part nobody can do: see `Conn::demote`.
     pub(crate) waits_until: AtomicU64,
+    /// The same, for peers that live and do not run.
+    pub(crate) runs_until: AtomicU64,
 }
 
 impl World {
@@ -168,6 +170,7 @@ impl World {
             way_out: Guarded::default(),
             secret_stamps: Guarded::default(),
             waits_until: AtomicU64::new(0),
+            runs_until: AtomicU64::new(0),
         }
     }
 

@@ -7,8 +7,8 @@
 
 use super::send::fit;
 use super::{
-    AtomicU32, Conn, Got, Half, Level, Loc, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, Ordering, Phase,
-    Reason, World, call, flag, half_state, kernel, lock, ring, switch,
+    AtomicU32, AtomicU64, Conn, Got, Half, Level, Loc, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK,
+    Ordering, Phase, Reason, World, call, flag, half_state, kernel, lock, ring, switch,
 };
 
 /// A peer that does not answer within this time is cut off.
@@ -16,6 +16,9 @@ const PATIENCE_NS: u64 = 100_000_000;
 /// One that is in the middle of a send all the while, because it was stopped there: nobody can do its part for it, and it has
 /// lost nothing when it goes on.
 const STOPPED_NS: u64 = 5_000_000_000;
+/// One that lives and does not run, where the connection ends otherwise: together with all others that are waited for like
+/// this.
+const RUNS_NS: u64 = 2_000_000_000;
 /// One whose part we may not do, as it is another user's process, or in another namespace of processes: it is asked, and
 /// answers when its program makes a call next.
 const OTHERS_NS: u64 = 5_000_000_000;
@@ -542,10 +545,10 @@ impl Conn {
         self.freeze_peer(w, fd, mine, peer);
         self.demote_sender(w, fd, reason);
         let begun = call::now_ns();
-        // Where the connection ends otherwise, one that lives is given time to run.
-        let patience = if reason.is_for_others() { STOPPED_NS } else { PATIENCE_NS };
-        let (mut deadline, mut proxy) = (begun + patience, begun + PROXY_NS);
+        let (mut deadline, mut proxy) = (begun + PATIENCE_NS, begun + PROXY_NS);
         let mut late = false;
+        // Where the connection ends otherwise, one that lives is given more time to run, once.
+        let (mut is_longer, mut may_be_longer) = (false, reason.is_for_others());
         let mut is_others = false;
         loop {
             let peer_flags = peer.flags.load(Ordering::Acquire);
@@ -556,10 +559,11 @@ impl Conn {
             if !down && !is_others && call::now_ns() > proxy {
                 let sends = Self::is_sending(peer);
                 if Self::is_others(w, peer) {
-                    is_others = true;
+                    (is_others, may_be_longer) = (true, false);
                     // Of a namespace it is not waited for: nothing would go wrong at once.
                     if reason != Reason::Namespace {
-                        deadline = Self::waits_for_others(w, begun);
+                        deadline =
+                            shared_deadline(&w.waits_until, begun, OTHERS_NS, call::now_ns());
                     }
                     continue;
                 }
@@ -569,7 +573,7 @@ impl Conn {
                 let last = begun + STOPPED_NS;
                 if sends {
                     if deadline < last {
-                        deadline = call::now_ns() + PATIENCE_NS;
+                        deadline = deadline.max(call::now_ns() + PATIENCE_NS);
                     }
                 } else {
                     match self.replay_for_peer(w, mine, must && call::now_ns() > last) {
@@ -596,7 +600,7 @@ impl Conn {
                     break;
                 }
             } else if (peer_flags & flag::CLOSED != 0
-                || self.was_killed(fd, mine, peer, late || is_others))
+                || self.was_killed(fd, mine, peer, late || is_others || is_longer))
                 && ring::tail(&peer.tail) == mine.head.load(Ordering::Relaxed)
                 && mine.again.load(Ordering::Relaxed) == 0
             {
@@ -605,12 +609,19 @@ impl Conn {
                 self.drain_bells(mine, peer, fd);
                 break;
             }
-            if late || self.kernel.load(Ordering::Relaxed) & (kernel::HUP | kernel::ERR) != 0 {
+            if self.kernel.load(Ordering::Relaxed) & (kernel::HUP | kernel::ERR) != 0
+                || late && !may_be_longer
+            {
                 return false;
             }
+            if late {
+                (is_longer, may_be_longer) = (true, false);
+                deadline = shared_deadline(&w.runs_until, begun, RUNS_NS, call::now_ns());
+            }
             // Once more: what was looked at may be from before we were stopped for longer than that.
-            late = call::now_ns() > deadline;
-            if is_others && !down {
+            let now = call::now_ns();
+            late = now > deadline;
+            if is_others && !down || now > begun + PROXY_NS {
                 // It may be long.
                 call::pause_ms(1);
             } else {
@@ -659,20 +670,6 @@ impl Conn {
         self.phase() == Phase::Attached
             && !self.is_used_by_others(w)
             && self.halves(w).is_some_and(|(_, peer)| Self::is_others(w, peer))
-    }
-
-    /// Until when one is waited for whose part we may not do.
-    fn waits_for_others(w: &World, begun: u64) -> u64 {
-        let until = w.waits_until.load(Ordering::Relaxed);
-        let now = call::now_ns();
-        if now < until {
-            return until;
-        }
-        if until != 0 && now < until + OTHERS_PAUSE_NS {
-            return begun + PATIENCE_NS;
-        }
-        w.waits_until.store(begun + OTHERS_NS, Ordering::Relaxed);
-        begun + OTHERS_NS
     }
 
     /// Whether the peer has gone without a word, perhaps between the announcement of a doorbell and the doorbell.
@@ -859,6 +856,20 @@ enum Hole {
     NotTaken,
 }
 
+/// Until when a peer is waited for since `begun`, where all that are waited for like this have `for_ns` together, from the
+/// first of them on: a program has many connections. `until`: the end of that.
+fn shared_deadline(until: &AtomicU64, begun: u64, for_ns: u64, now: u64) -> u64 {
+    let last = until.load(Ordering::Relaxed);
+    if now < last {
+        return last;
+    }
+    if last != 0 && now < last + OTHERS_PAUSE_NS {
+        return begun + PATIENCE_NS;
+    }
+    until.store(begun + for_ns, Ordering::Relaxed);
+    begun + for_ns
+}
+
 /// Sends all of it by TCP. `false`: the socket takes it no more, or not before the deadline.
 fn send_all(socket: &dyn Fn() -> i32, bytes: &[u8], flags: i32, deadline: u64) -> bool {
     let mut left = bytes;
@@ -881,3 +892,6 @@ fn room_in_socket(fd: i32) -> u64 {
     let queued = call::ioctl_int(fd, SIOCOUTQ).unwrap_or(i32::MAX);
     u64::try_from(most.saturating_sub(queued)).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests;
