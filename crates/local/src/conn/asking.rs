@@ -98,14 +98,15 @@ impl Conn {
     }
 
     /// Whether a receive that has found nothing is to ask the kernel: who only looks means to know now, and who only tries
-    /// by and by.
+    /// by and by, as long as nothing comes.
     pub(super) fn misses_sender(&self, mine: &Half, flags: i32) -> bool {
         let asking = &self.asking[1];
         let quiet = asking.is_quiet(mine);
         let may = !naps::rings_bells_only();
         if flags & (MSG_DONTWAIT | MSG_PEEK) != 0 {
             let is_first = asking.at.load(Ordering::Relaxed) == 0;
-            return may && (asking.is_time(call::now_ns) || is_first);
+            let asks = quiet || is_first || flags & MSG_PEEK != 0;
+            return may && asks && (asking.is_time(call::now_ns) || is_first);
         }
         may && quiet && asking.is_time_now_and_then(call::now_ns)
     }
@@ -129,6 +130,24 @@ impl Conn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conn::taken::tests::ends;
+
+    /// Who tries again behind each message that it has got.
+    #[test]
+    fn the_kernel_is_not_asked_by_tries_between_messages_that_come() {
+        let [_client, server] = ends();
+        assert!(server.settle(true));
+        let (_, mine) = server.conn.my_half(server.w).unwrap();
+        let asks = |flags: i32, comes: u32| {
+            mine.n_rx.fetch_add(comes, Ordering::Relaxed);
+            std::thread::sleep(std::time::Duration::from_nanos(2 * ASK_NS));
+            server.conn.misses_sender(mine, flags)
+        };
+        assert!(asks(MSG_DONTWAIT, 1), "it is the first");
+        assert!((0..5).all(|_| !asks(MSG_DONTWAIT, 1)));
+        assert!((0..5).all(|_| asks(MSG_DONTWAIT, 0)));
+        assert!((0..5).all(|_| asks(MSG_DONTWAIT | MSG_PEEK, 1)), "who looks wants to know");
+    }
 
     #[test]
     fn what_comes_fast_reads_the_clock_seldom_and_what_comes_slowly_asks_each_time() {
