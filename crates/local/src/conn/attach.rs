@@ -951,15 +951,13 @@ impl Conn {
             self.end_own_naps(w, Self::wait_word(mine), peer);
         }
         if write {
-            if !self.go_up(w, mine) {
-                let _ = call::shutdown(fd, 1);
-            }
+            let is_up = self.go_up(w, mine);
             let held = lock::lock_of(&mine.tx_lock, &mine.lent);
-            // Both at once, and before the kernel wakes anybody: who looks then must see both.
+            // Both at once, and before the kernel tells or wakes anybody: who looks then must see both.
             let bits = flag::SHUT | if read { flag::SHUT_RD } else { 0 };
             mine.flags.fetch_or(bits, Ordering::Release);
-            if read {
-                let _ = call::shutdown(fd, 0);
+            if read || !is_up {
+                let _ = call::shutdown(fd, if is_up { 0 } else { 1 + i32::from(read) });
             }
             self.end_own_naps(w, Self::wait_word(mine), peer);
             if peer_flags & DEAF != DEAF {

@@ -1,5 +1,7 @@
 //! What a sender finds room for.
 
+use std::sync::Barrier;
+
 use super::*;
 use crate::conn::Got;
 use crate::conn::taken::tests::ends;
@@ -40,5 +42,32 @@ fn much_is_taken_in_small_pieces_before_any_is_read() {
             }
         }
         assert_eq!(got, message(n), "message {n} of {sent}");
+    }
+}
+
+/// The end of a direction that never left TCP. Who sees it in the kernel before it is said takes the peer for gone.
+#[test]
+fn an_end_by_tcp_is_said_before_the_kernel_tells_it() {
+    for n in 0..100 {
+        let [client, server] = ends();
+        assert!(server.settle(true) && client.settle(false));
+        let (_, half) = server.conn.my_half(server.w).unwrap();
+        // As if others sent as well: then it stays on TCP.
+        half.users.fetch_add(1, Ordering::Relaxed);
+        half.flags.fetch_and(!flag::UP, Ordering::Relaxed);
+        let both = Barrier::new(2);
+        std::thread::scope(|scope| {
+            let ender = scope.spawn(|| {
+                both.wait();
+                server.conn.shutdown(server.w, server.fd(), false, true)
+            });
+            both.wait();
+            while !call::ended(client.fd()) {}
+            let (_, peer) = client.conn.halves(client.w).unwrap();
+            let flags = peer.flags.load(Ordering::Acquire);
+            assert_eq!(flags & (flag::SHUT | flag::UP), flag::SHUT, "time {n}");
+            assert_eq!(ender.join().unwrap(), Some(Ok(())));
+        });
+        half.users.fetch_sub(1, Ordering::Relaxed);
     }
 }
