@@ -1101,6 +1101,7 @@ pub(crate) unsafe fn send_file(
     let n = n.min(MOVED_MAX);
     let mut total = 0;
     let (mut held, mut fd) = (None, fd);
+    let of_file = std::cell::Cell::new(false);
     let result = loop {
         if total == n {
             break Ok(());
@@ -1108,10 +1109,11 @@ pub(crate) unsafe fn send_file(
         let read = |to: *mut [u8]| -> Result<usize, i32> {
             // SAFETY: the ring's own bytes, free for us to write.
             let to = unsafe { &mut *to };
-            match at {
+            let got = match at {
                 Some(at) => call::pread(file, to, at),
                 None => call::read(file, to),
-            }
+            };
+            got.inspect_err(|_| of_file.set(true))
         };
         match conn.send_with(w, fd, n - total, read) {
             Ok(0) => break Ok(()),
@@ -1157,7 +1159,10 @@ pub(crate) unsafe fn send_file(
         unsafe { *offset = at };
     }
     match result {
-        Err(libc::ECONNRESET) => limits::failed(w, conn, libc::ECONNRESET, total),
+        // What is wrong with the file the next call finds there.
+        Err(errno) if total > 0 && errno != libc::EAGAIN && !of_file.get() => {
+            limits::failed(w, conn, errno, total)
+        }
         Err(errno) if total == 0 => Err(errno),
         _ => Ok(total),
     }

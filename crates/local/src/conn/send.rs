@@ -174,8 +174,11 @@ impl Conn {
         if !self.is_told(mine) && (errno != 0 || reset) && hints & kernel::CLEAN == 0 {
             self.await_reset(fd);
             let errno = if errno == 0 { ECONNRESET } else { errno.cast_signed() };
+            // Another thread may have told it at this moment: then it is not this call's to tell, or to leave to the next.
+            let told = mine.flags.fetch_or(flag::TOLD, Ordering::Relaxed) & flag::TOLD != 0;
             let _ = self.tell_reset(fd, mine, errno);
-            return Some(Put::Failed(Self::named(mine, peer, errno)));
+            let errno = if told { EPIPE } else { Self::named(mine, peer, errno) };
+            return Some(Put::Failed(errno));
         }
         if self.is_told(mine) && hints & kernel::CLEAN == 0 {
             // Behind a reset nothing is sent, of which the kernel may not know: it takes a last message after a mere end.
