@@ -19,6 +19,8 @@ const STOPPED_NS: u64 = 5_000_000_000;
 /// One that lives and does not run, where the connection ends otherwise: together with all others that are waited for like
 /// this.
 const RUNS_NS: u64 = 2_000_000_000;
+/// After that, for so long none is given more than [`PATIENCE_NS`]: what never answers is not waited for with each connection.
+const RUNS_PAUSE_NS: u64 = 30_000_000_000;
 /// One whose part we may not do, as it is another user's process, or in another namespace of processes: it is asked, and
 /// answers when its program makes a call next.
 const OTHERS_NS: u64 = 5_000_000_000;
@@ -512,7 +514,8 @@ impl Conn {
     /// afterwards any program may read it. `false`: the peer did not answer.
     #[must_use]
     pub fn demote(&'static self, w: &World, fd: i32, reason: Reason) -> bool {
-        loop {
+        // Once more where that may have become possible; a peer can say so for ever.
+        for is_last in [false, true] {
             if self.phase() != Phase::Attached {
                 return self.keep_tcp(w, fd, reason) || self.demote(w, fd, reason);
             }
@@ -520,10 +523,11 @@ impl Conn {
             if self.goes_back(w, fd, mine, peer, reason) {
                 return true;
             }
-            if !(reason.is_for_others() && self.is_read_up(w, mine, peer)) {
-                return false;
+            if is_last || !(reason.is_for_others() && self.is_read_up(w, mine, peer)) {
+                break;
             }
         }
+        false
     }
 
     /// One attempt at [`Self::demote`].
@@ -562,15 +566,20 @@ impl Conn {
                     (is_others, may_be_longer) = (true, false);
                     // Of a namespace it is not waited for: nothing would go wrong at once.
                     if reason != Reason::Namespace {
-                        deadline =
-                            shared_deadline(&w.waits_until, begun, OTHERS_NS, call::now_ns());
+                        deadline = shared_deadline(
+                            &w.waits_until,
+                            begun,
+                            (OTHERS_NS, OTHERS_PAUSE_NS),
+                            call::now_ns(),
+                        );
                     }
                     continue;
                 }
                 // Behind what was not read of TCP there may be no room until it is, and it is ours to read. The peer, once it
                 // runs, does not keep us from that; in the end it is tried all the same, where the connection ends if not.
                 let must = reason.is_for_others();
-                let last = begun + STOPPED_NS;
+                let longest = (STOPPED_NS, RUNS_PAUSE_NS);
+                let last = shared_deadline(&w.runs_until, begun, longest, call::now_ns());
                 if sends {
                     if deadline < last {
                         deadline = deadline.max(call::now_ns() + PATIENCE_NS);
@@ -616,7 +625,8 @@ impl Conn {
             }
             if late {
                 (is_longer, may_be_longer) = (true, false);
-                deadline = shared_deadline(&w.runs_until, begun, RUNS_NS, call::now_ns());
+                deadline =
+                    shared_deadline(&w.runs_until, begun, (RUNS_NS, RUNS_PAUSE_NS), call::now_ns());
             }
             // Once more: what was looked at may be from before we were stopped for longer than that.
             let now = call::now_ns();
@@ -628,6 +638,8 @@ impl Conn {
                 call::sched_yield();
             }
         }
+        // It was worth it.
+        w.runs_until.store(0, Ordering::Relaxed);
         self.maybe_tcp(w, mine);
         true
     }
@@ -857,13 +869,13 @@ enum Hole {
 }
 
 /// Until when a peer is waited for since `begun`, where all that are waited for like this have `for_ns` together, from the
-/// first of them on: a program has many connections. `until`: the end of that.
-fn shared_deadline(until: &AtomicU64, begun: u64, for_ns: u64, now: u64) -> u64 {
+/// first of them on: a program has many connections. After that nobody is for `pause_ns`. `until`: the end of it.
+fn shared_deadline(until: &AtomicU64, begun: u64, (for_ns, pause_ns): (u64, u64), now: u64) -> u64 {
     let last = until.load(Ordering::Relaxed);
     if now < last {
         return last;
     }
-    if last != 0 && now < last + OTHERS_PAUSE_NS {
+    if last != 0 && now < last + pause_ns {
         return begun + PATIENCE_NS;
     }
     until.store(begun + for_ns, Ordering::Relaxed);
