@@ -38,6 +38,7 @@ mod cut;
 mod demote;
 mod forked;
 mod left;
+mod links;
 mod naps;
 mod offered;
 pub mod options;

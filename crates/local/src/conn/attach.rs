@@ -1,8 +1,6 @@
 //! How the two ends find each other, and how they part.
 
-use sys::abi::SLOTS;
 use sys::handler::Blocked;
-use sys::sync::AtomicU32;
 
 use crate::config::End;
 use crate::destination::Place;
@@ -10,6 +8,7 @@ use crate::turns::Turns;
 
 use crate::board::{Found, netns_of};
 
+use super::links::{link, unlink};
 use super::offered::Offered;
 use super::{
     BELL, Conn, EAGAIN_RETRY, ECONNRESET, Ends, Got, Half, Kept, Level, Loc, MSG_DONTWAIT,
@@ -1168,29 +1167,6 @@ impl Conn {
 fn staying_here() -> u32 {
     // Of its own process a thread is known by the 22 bits of its number.
     Phase::Busy as u32 | lock::tid() << 8
-}
-
-/// How many connections lead from the process of one half to that of the other; `None`: a half names a
-/// process that cannot be.
-fn links<'w>(w: &'w World, from: &Half, to: &Half) -> Option<&'w AtomicU32> {
-    let (from, to) = (from.slot.load(Ordering::Relaxed), to.slot.load(Ordering::Relaxed));
-    if from as usize >= SLOTS {
-        return None;
-    }
-    w.board.map.slot(from).links.get(to as usize)
-}
-
-/// While this is so, the memory of the process of `to` is kept even when that has ended.
-pub(super) fn link(w: &World, from: &Half, to: &Half) {
-    if let Some(links) = links(w, from, to) {
-        links.fetch_add(1, Ordering::AcqRel);
-    }
-}
-
-pub(super) fn unlink(w: &World, from: &Half, to: &Half) {
-    if let Some(links) = links(w, from, to) {
-        let _ = links.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| n.checked_sub(1));
-    }
 }
 
 /// Whether this is the address of nobody (the wildcard).

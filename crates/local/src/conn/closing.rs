@@ -1,6 +1,7 @@
 //! How a connection ends here: who is waited for, what the peer is told, and what is given back.
 
-use super::attach::{DEAF, SIOCATMARK, SIOCINQ, SO_LINGER, SOL_SOCKET, is_closed, unlink};
+use super::attach::{DEAF, SIOCATMARK, SIOCINQ, SO_LINGER, SOL_SOCKET, is_closed};
+use super::links::unlink;
 use super::{
     Conn, Half, Ordering, Phase, World, add64, call, flag, half_state, kernel, lock, offer,
     options, ring,

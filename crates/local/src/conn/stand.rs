@@ -2,7 +2,8 @@
 
 use std::net::SocketAddrV6;
 
-use super::attach::{link, plain};
+use super::attach::plain;
+use super::links::link;
 use super::{
     Conn, Ends, Half, Loc, Ordering, Phase, Reason, WaitWord, World, call, half_state, wait,
 };
