@@ -523,7 +523,10 @@ impl Conn {
             if self.goes_back(w, fd, mine, peer, reason) {
                 return true;
             }
-            if is_last || !(reason.is_for_others() && self.is_read_up(w, mine, peer)) {
+            // One that has closed does nothing more: what it has left is the caller's to give on.
+            let has_closed = peer.flags.load(Ordering::Acquire) & flag::CLOSED != 0;
+            let may_be = reason.is_for_others() && !has_closed;
+            if is_last || !(may_be && self.is_read_up(w, mine, peer)) {
                 break;
             }
         }
@@ -619,7 +622,7 @@ impl Conn {
                 break;
             }
             if self.kernel.load(Ordering::Relaxed) & (kernel::HUP | kernel::ERR) != 0
-                || late && !may_be_longer
+                || late && (!may_be_longer || peer_flags & flag::CLOSED != 0)
             {
                 return false;
             }
