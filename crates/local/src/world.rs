@@ -110,6 +110,8 @@ pub struct World {
     pub(crate) waits_until: AtomicU64,
     /// The same, for peers that live and do not run.
     pub(crate) runs_until: AtomicU64,
+    /// The same for those that are in the middle of a send.
+    pub(crate) stopped_until: AtomicU64,
 }
 
 impl World {
@@ -171,6 +173,7 @@ impl World {
             secret_stamps: Guarded::default(),
             waits_until: AtomicU64::new(0),
             runs_until: AtomicU64::new(0),
+            stopped_until: AtomicU64::new(0),
         }
     }
 

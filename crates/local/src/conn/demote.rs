@@ -520,7 +520,14 @@ impl Conn {
                 return self.keep_tcp(w, fd, reason) || self.demote(w, fd, reason);
             }
             let Some((mine, peer)) = self.halves(w) else { return true };
-            if self.goes_back(w, fd, mine, peer, reason) {
+            let has_gone = self.goes_back(w, fd, mine, peer, reason);
+            // Only a wait that was in vain to its end counts against the next ones.
+            for until in [&w.runs_until, &w.stopped_until] {
+                if has_gone || call::now_ns() < until.load(Ordering::Relaxed) {
+                    until.store(0, Ordering::Relaxed);
+                }
+            }
+            if has_gone {
                 return true;
             }
             // One that has closed does nothing more: what it has left is the caller's to give on.
@@ -582,7 +589,7 @@ impl Conn {
                 // runs, does not keep us from that; in the end it is tried all the same, where the connection ends if not.
                 let must = reason.is_for_others();
                 let longest = (STOPPED_NS, RUNS_PAUSE_NS);
-                let last = shared_deadline(&w.runs_until, begun, longest, call::now_ns());
+                let last = shared_deadline(&w.stopped_until, begun, longest, call::now_ns());
                 if sends {
                     if deadline < last {
                         deadline = deadline.max(call::now_ns() + PATIENCE_NS);
@@ -641,8 +648,6 @@ impl Conn {
                 call::sched_yield();
             }
         }
-        // It was worth it.
-        w.runs_until.store(0, Ordering::Relaxed);
         self.maybe_tcp(w, mine);
         true
     }
