@@ -138,6 +138,10 @@ fn conclude(reports: &[Report], took: Duration, judged: Option<Duration>) -> Exi
         println!("\nskipped, with the reason:");
         total.skips.iter().for_each(|(test, why)| println!("  {test}: {why}"));
     }
+    if !total.failures.is_empty() {
+        println!("\nfailed, with what they printed:");
+        total.failures.iter().for_each(|failure| println!("{failure}"));
+    }
     let ran = total.passed + total.failed > 0;
     if !ran {
         println!("\nno test ran: that is a failure");

@@ -1,5 +1,6 @@
 //! How many tests ran, read from what `cargo test` prints while it prints it.
 
+use std::collections::VecDeque;
 use std::fmt;
 
 /// Tests counted so far.
@@ -11,8 +12,45 @@ pub(crate) struct Tally {
     pub(crate) ignored: usize,
     /// Tests that said `skipped: reason` and ended well, with the reason.
     pub(crate) skips: Vec<(String, String)>,
+    /// Tests that failed, with what they printed: the beginning and the end of it.
+    pub(crate) failures: Vec<Failure>,
     /// Things that tests `noted:` and went on from: a difference that did not come again, for one.
     pub(crate) noted: usize,
+}
+
+/// A test that failed and what it had printed, as far as somebody reads who was not there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Failure {
+    test: String,
+    lines: VecDeque<String>,
+    /// Lines of the middle that are not in `lines`.
+    left_out: usize,
+}
+
+impl Failure {
+    /// Lines from its beginning, and as many from its end.
+    const LINES: usize = 20;
+
+    fn push(&mut self, line: &str) {
+        if self.lines.len() == 2 * Self::LINES {
+            self.lines.remove(Self::LINES);
+            self.left_out += 1;
+        }
+        self.lines.push_back(line.to_owned());
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "  {}:", self.test)?;
+        for (i, line) in self.lines.iter().enumerate() {
+            if i == Self::LINES && self.left_out > 0 {
+                write!(f, "\n    [{} lines]", self.left_out)?;
+            }
+            write!(f, "\n    {line}")?;
+        }
+        Ok(())
+    }
 }
 
 impl Tally {
@@ -23,6 +61,7 @@ impl Tally {
         self.ignored += other.ignored;
         self.noted += other.noted;
         self.skips.extend_from_slice(&other.skips);
+        self.failures.extend_from_slice(&other.failures);
         self
     }
 }
@@ -49,6 +88,8 @@ pub(crate) struct Reader {
     told: Tally,
     /// Inside of what passing tests printed.
     in_successes: bool,
+    /// Inside of what failing tests printed.
+    in_failures: bool,
     test: String,
     skips: Vec<(String, String)>,
 }
@@ -58,7 +99,11 @@ impl Reader {
     pub(crate) fn handle_line(&mut self, line: &str) -> bool {
         match line {
             "successes:" => self.in_successes = true,
-            "failures:" => self.in_successes = false,
+            // What they printed comes first, and then once more who they are.
+            "failures:" => {
+                self.in_successes = false;
+                self.in_failures = !self.in_failures;
+            }
             _ => {}
         }
         if !self.in_successes {
@@ -76,6 +121,9 @@ impl Reader {
         if self.in_successes {
             self.handle_success(line);
         }
+        if self.in_failures {
+            self.handle_failure(line);
+        }
         let noted = line.starts_with("noted: ");
         self.tally.noted += usize::from(noted);
         !self.in_successes || noted
@@ -88,7 +136,7 @@ impl Reader {
         if self.running.take().is_some() {
             self.tally = std::mem::take(&mut self.tally).and(&told);
             self.tally.failed += 1;
-            self.in_successes = false;
+            (self.in_successes, self.in_failures) = (false, false);
             self.skips.clear();
         }
     }
@@ -108,16 +156,25 @@ impl Reader {
     fn handle_end(&mut self, [passed, failed, ignored, measured]: [usize; 4]) {
         self.running = None;
         self.told = Tally::default();
-        self.in_successes = false;
+        (self.in_successes, self.in_failures) = (false, false);
         self.tally.passed += passed.saturating_sub(self.skips.len()) + measured;
         self.tally.failed += failed;
         self.tally.ignored += ignored;
         self.tally.skips.append(&mut self.skips);
     }
 
+    fn handle_failure(&mut self, line: &str) {
+        if let Some(test) = heading(line) {
+            self.tally.failures.push(Failure { test: test.to_owned(), ..Failure::default() });
+        } else if let Some(failure) = self.tally.failures.last_mut()
+            && !matches!(line, "" | "failures:")
+        {
+            failure.push(line);
+        }
+    }
+
     fn handle_success(&mut self, line: &str) {
-        let heading = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"));
-        if let Some(test) = heading {
+        if let Some(test) = heading(line) {
             test.clone_into(&mut self.test);
         } else if let Some(why) = line.strip_prefix("skipped: ")
             && self.skips.last().is_none_or(|(test, _)| *test != self.test)
@@ -125,6 +182,11 @@ impl Reader {
             self.skips.push((self.test.clone(), why.to_owned()));
         }
     }
+}
+
+/// `---- the::test stdout ----`, before what it has printed.
+fn heading(line: &str) -> Option<&str> {
+    line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }
 
 /// `running 4 tests`.
@@ -196,8 +258,22 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
     fn a_test_that_skipped_itself_did_not_pass() {
         let (tally, _) = read(OUTPUT);
         let skips = vec![("echo::root_only".to_owned(), "needs root".to_owned())];
-        assert_eq!(tally, Tally { passed: 1, failed: 1, ignored: 1, skips, noted: 1 });
+        let said = ["skipped: not counted, for it failed", "thread 'echo::wrong' panicked"];
+        let lines = said.map(str::to_owned).into();
+        let failures = vec![Failure { test: "echo::wrong".to_owned(), lines, left_out: 0 }];
+        let noted = 1;
+        assert_eq!(tally, Tally { passed: 1, failed: 1, ignored: 1, skips, failures, noted });
         assert_eq!(tally.to_string(), "1 passed, 1 failed, 2 skipped");
+    }
+
+    #[test]
+    fn of_what_a_failure_printed_both_ends_are_kept() {
+        let mut failure = Failure { test: "it".to_owned(), ..Failure::default() };
+        (0..41).for_each(|n| failure.push(&n.to_string()));
+        let said = failure.to_string();
+        assert!(said.starts_with("  it:\n    0\n    1\n"), "{said}");
+        assert!(said.contains("\n    19\n    [1 lines]\n    21\n"), "{said}");
+        assert!(said.ends_with("\n    40"), "{said}");
     }
 
     #[test]
