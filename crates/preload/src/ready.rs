@@ -87,8 +87,13 @@ const TAG_SECOND: u64 = 1 << 47;
 /// The tag of the descriptor that interrupts a wait.
 const KICK: u64 = TAG | 0x7fff_ffff_ffff;
 
-/// Attached connections that a warm set looks at; of more than these, some that have been quiet go cold.
+/// Attached connections that a warm set looks at; of more than these, those that have been quiet go cold.
 const WARM_MAX: usize = 512;
+/// Quiet is who was not reported in so many looks: they cost about as much as one doorbell, the call that rings it and
+/// those that hear it and take it out.
+const QUIET_LOOKS: u32 = 1024;
+/// Who does not sleep lets go of some each so many looks.
+const COOL_LOOKS: u32 = 16;
 /// The kernel is asked at least this often about descriptors that are not ours, nanoseconds, and up to
 /// four times as rarely while it has nothing to say.
 const KERNEL_NS: u64 = 10_000;

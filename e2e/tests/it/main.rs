@@ -2,6 +2,7 @@
 
 mod contained;
 mod counted;
+mod crowded;
 mod defrag;
 mod defrag_kernel;
 mod defrag_live;

@@ -14,8 +14,8 @@ pub(super) struct Watched {
     halves: Option<(&'static Half, &'static Half)>,
     /// Both directions go through the rings, as far as the last look has seen.
     is_plain: bool,
-    /// Something of it was reported since [`Set::cool_down`] came by.
-    is_used: bool,
+    /// [`Members::looks`] when something of it was reported last.
+    used: u32,
     quiet: Quiet,
 }
 
@@ -32,9 +32,10 @@ struct Quiet {
 }
 
 impl Watched {
-    pub(super) fn new(w: &'static World, conn: &'static Conn, which: usize) -> Self {
+    /// `used`: the count of looks, now.
+    pub(super) fn new(w: &'static World, conn: &'static Conn, which: usize, used: u32) -> Self {
         let (halves, quiet) = (conn.halves(w), Quiet::default());
-        Self { conn, which, halves, is_plain: false, is_used: true, quiet }
+        Self { conn, which, halves, is_plain: false, used, quiet }
     }
 
     /// Whether nothing has changed since there was nothing to report.
@@ -109,6 +110,8 @@ pub(super) struct Members {
     pub(super) strangers: Vec<Stranger>,
     /// Where the next look begins.
     pub(super) next: usize,
+    /// Looks at all of them so far; it wraps.
+    looks: u32,
     /// Where those that have been quiet are sought next.
     cooled: usize,
 }
@@ -236,7 +239,7 @@ impl Members {
 
     fn put(&mut self, w: &'static World, conn: &'static Conn, which: usize) {
         conn.sets[which].at.store(u32::try_from(self.warm.len()).unwrap_or(0), Ordering::Relaxed);
-        self.warm.push(Watched::new(w, conn, which));
+        self.warm.push(Watched::new(w, conn, which, self.looks));
     }
 
     /// A connection that the kernel wakes is looked at again, unless it is anyway. The caller counts.
@@ -283,7 +286,7 @@ impl Set {
             let is_in = self.has_tagged(conn, which);
             if is_in {
                 match members.position(conn, which) {
-                    Some(at) => members.warm[at] = Watched::new(w, conn, which),
+                    Some(at) => members.warm[at] = Watched::new(w, conn, which, members.looks),
                     None => members.put(w, conn, which),
                 }
             }
@@ -400,6 +403,8 @@ impl Set {
         if n == 0 || out.is_full() || self.forked.load(Ordering::Relaxed) {
             return;
         }
+        members.looks = members.looks.wrapping_add(1);
+        let looks = members.looks;
         let start = members.next % n;
         let (mut last, mut asked) = (None, None);
         for step in 0..n {
@@ -474,7 +479,7 @@ impl Set {
                 }
             }
             last = Some(member.conn);
-            member.is_used = true;
+            member.used = looks;
             out.push(what.events, r.data.load(Ordering::Relaxed));
         }
         if let Some(conn) = last {
@@ -484,6 +489,10 @@ impl Set {
             }
         }
         drop(members);
+        // Who always finds something never sleeps, and would look at all of them for ever.
+        if n > WARM_MAX && looks.is_multiple_of(COOL_LOOKS) && !self.is_cold() {
+            self.cool_down(w);
+        }
         // Who asks rings for nobody who is awake, and may have nobody else to do it.
         if let Some(conn) = asked
             && let Some(e) = ends(w, conn)
@@ -585,18 +594,20 @@ impl Set {
         }
     }
 
-    /// Lets go of some that have been quiet, when there are many. Who had something since it was last here is passed by.
+    /// Lets go of some that have been quiet, when there are many. Who is busy stays, however many they are: each of them
+    /// would have to be rung for.
     pub(super) fn cool_down(&'static self, w: &'static World) {
         let Some(mut members) = self.members.lock() else { return };
-        let mut left = members.warm.len().saturating_sub(WARM_MAX);
-        // Twice round: the first time many have had something.
-        let mut looks = if left > 0 { 2 * members.warm.len() } else { 0 };
+        let (all, looks) = (members.warm.len(), members.looks);
+        let mut left = all.saturating_sub(WARM_MAX);
+        // A part of them each time: nobody is held up, and one sleep among many says little.
+        let mut tries = if left > 0 { 64 + all / 64 } else { 0 };
         let mut at = members.cooled;
-        while left > 0 && looks > 0 {
-            looks -= 1;
+        while left > 0 && tries > 0 {
+            tries -= 1;
             at = if at < members.warm.len() { at } else { 0 };
-            let member = &mut members.warm[at];
-            if std::mem::take(&mut member.is_used) {
+            let member = &members.warm[at];
+            if looks.wrapping_sub(member.used) < QUIET_LOOKS {
                 at += 1;
                 continue;
             }

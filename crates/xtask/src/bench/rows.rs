@@ -170,10 +170,11 @@ pub(crate) fn web() -> Vec<Row> {
     let close = |(c, floor)| {
         Row::new(format!("nginx+wrk close c={c}"), Kind::Nginx, Load::Wrk { c, close: true }, floor)
     };
-    let mut rows: Vec<Row> = [(1, 5.5), (16, 2.6), (128, 3.0), (500, 3.0)].map(keep_alive).into();
+    let floors = [(1, 5.5), (16, 2.6), (128, 3.0), (500, 3.0), (2000, 3.0), (6000, 3.0)];
+    let mut rows: Vec<Row> = floors.map(keep_alive).into();
     rows.extend([(4, 1.0), (8, 1.0), (16, 1.3), (32, 1.0), (64, 1.0), (200, 1.0)].map(close));
     for row in &mut rows {
-        row.quick = !matches!(row.load, Load::Wrk { c: 8 | 32 | 64 | 200 | 500, .. });
+        row.quick = !matches!(row.load, Load::Wrk { c: 8 | 32 | 64 | 200 | 500 | 2000 | 6000, .. });
         row.costs =
             matches!(row.load, Load::Wrk { c: 1 | 16 | 128, .. } | Load::Wrk { close: true, .. });
     }
