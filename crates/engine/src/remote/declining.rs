@@ -1,5 +1,5 @@
 //! Connections whose peers were promised SMC in the TCP handshake, and for which this host has no room, or which take a way of
-//! their own: the peer is told by CLC, and the guest goes on by TCP, on the connection that it has.
+//! their own, or lead nowhere that is ours: the peer is told by CLC, and the guest goes on by TCP, on the connection that it has.
 //!
 //! A server's peer cannot be told before it has spoken: its Proposal, if it were left there, would be the first bytes
 //! that the program reads.
@@ -130,6 +130,7 @@ impl Declines {
         let (limits, identity) = (Limits::default(), self.nobody.clone());
         let why = match reason {
             Reason::ChosenWay => Diagnosis::SocketOption,
+            Reason::PeerNotSmc => Diagnosis::NoDevice,
             _ => Diagnosis::Memory,
         };
         let machine = match role {

@@ -274,7 +274,7 @@ impl Reception {
     /// What has become of one, if anything has: the guest's own connection is of use to it if the peer knows.
     fn declined(&mut self, done: Option<Declined>) {
         let Some(Declined { visitor, reason, told }) = done else { return };
-        if reason != Reason::ChosenWay {
+        if !matches!(reason, Reason::ChosenWay | Reason::PeerNotSmc) {
             self.engine.note_no_memory(told);
         }
         match self.visitors.get(&visitor) {
@@ -391,9 +391,10 @@ impl Reception {
         if self.guests.user.is_some() {
             // Addresses of another network are not those of our peers.
             if board::netns_of(tcp.as_raw_fd()) != self.netns {
-                return Err(Reason::PeerBroken);
+                return Err(Reason::PeerNotSmc);
             }
-            // RoCEv2 is spoken from where connections are: not from wherever somebody would like.
+            // RoCEv2 is spoken from where connections are: not from wherever somebody would like. A client of the kernel's
+            // may have been promised SMC: it offers that to this host as well, and a listener answers whoever asks.
             if ends.0.is_loopback() || ends.1.is_loopback() {
                 return Err(Reason::PeerNotSmc);
             }
@@ -533,9 +534,10 @@ fn connections_max() -> usize {
 }
 
 /// Whether the peer can be told, and the connection go on as TCP: nothing is wrong with it, but somebody has no room, or it
-/// takes another way than ours.
+/// takes another way than ours, or stays on this host.
 fn is_declined(hello: &Hello, reason: Reason) -> bool {
-    !hello.has_half() || matches!(reason, Reason::NoMemory | Reason::NoSlot | Reason::ChosenWay)
+    use Reason::{ChosenWay, NoMemory, NoSlot, PeerNotSmc};
+    !hello.has_half() || matches!(reason, NoMemory | NoSlot | ChosenWay | PeerNotSmc)
 }
 
 /// A guest's connection that is ours now.

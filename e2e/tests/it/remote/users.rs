@@ -1,6 +1,7 @@
 //! One engine for the programs of several users: each reaches it, and none of them can end it or disturb the others.
 
-use std::os::unix::fs::PermissionsExt;
+use std::mem::offset_of;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use sys::abi::{DATA_AT, EXTENT_BYTES, HALF_BYTES, OWNERS_AT};
 
@@ -147,6 +148,31 @@ else:
         print("done", flush=True)
         os._exit(0)
 print("done")
+"#;
+
+/// What a client of the kernel's (AF_SMC) does that connects within its host. Words: the port, the name of the socket option,
+/// and a Proposal.
+const KERNEL_CLIENT: &str = r#"
+import socket, struct, sys
+port, name, proposal = int(sys.argv[1]), int(sys.argv[2]), bytes.fromhex(sys.argv[3])
+peer = socket.socket()
+peer.settimeout(60)
+peer.setsockopt(0x534d, name, 1)
+peer.connect(("127.0.0.1", port))
+assert peer.getsockopt(0x534d, name) == 1, "the server does not say that it speaks SMC"
+peer.sendall(proposal)
+def take(size):
+    got = b""
+    while len(got) < size:
+        some = peer.recv(size - len(got))
+        assert some, "the end"
+        got += some
+    return got
+head = take(8)
+body = take(struct.unpack(">H", head[5:7])[0] - len(head))
+print("type", head[4], "diagnosis", body[8:12].hex())
+peer.sendall(b"hello")
+print(take(5))
 "#;
 
 /// Two hosts, each with one engine for several users.
@@ -320,6 +346,19 @@ impl Crowd {
         got.out.trim().to_owned()
     }
 
+    /// By which name a user's sockets ask for the TCP option on the server's host.
+    fn option_name(&self, python: &Path, uid: u32) -> u32 {
+        let begin = format!("board-{}-", self.netns(python));
+        let files = std::fs::read_dir(format!("/dev/shm/shunt-{uid}")).unwrap();
+        let is_board =
+            |file: &PathBuf| file.file_name().unwrap().to_string_lossy().starts_with(&begin);
+        let board = files.map(|file| file.unwrap().path()).find(is_board).unwrap();
+        let mut word = [0; 4];
+        let at = offset_of!(sys::abi::Header, engine_option) as u64;
+        std::fs::File::open(board).unwrap().read_exact_at(&mut word, at).unwrap();
+        u32::from_le_bytes(word)
+    }
+
     /// What the engine of the server's host says of a user.
     fn user(&self, uid: u32) -> serde_json::Value {
         let status = self.status(Side::Server);
@@ -376,6 +415,28 @@ fn programs_of_all_users_speak_smc_by_one_engine() {
     let stat: serde_json::Value = serde_json::from_str(&got.out).unwrap();
     let processes = stat["processes"].as_array().unwrap();
     assert!(processes.iter().any(|p| p["uid"] == 0 && p["program"] == "shunt"), "{stat:#}");
+}
+
+/// The kernel offers SMC to whatever address a program connects, and a listener does not know whose: no engine of several users
+/// takes a connection within its host.
+#[test]
+fn a_client_of_the_kernels_on_the_same_host_goes_on_by_tcp() {
+    let Some((crowd, python)) = Crowd::new() else { return };
+    let words = ["server", "127.0.0.1", "7330"];
+    let mut command = crowd.script(Side::Server, crowd.users[0], (&python, ECHO), &words);
+    let _server = crowd.pair.ready(&mut command, 7330);
+    let name = crowd.option_name(&python, crowd.users[0]).to_string();
+    let captured = include_str!("../../../../crates/smc/tests/vectors/clc.txt");
+    let mut messages = captured.lines().filter_map(|line| Some(line.split_once(' ')?.1));
+    let proposal = messages.find(|bytes| bytes.starts_with("e2d4c3d901")).unwrap();
+    let mut command = crowd.command(Side::Server, crowd.users[1]);
+    command.args(["run", "--off", "--"]).arg(&python);
+    let got = outcome(command.args(["-c", KERNEL_CLIENT, "7330", &name, proposal]), LIMIT);
+    // A Decline: there is no device there.
+    assert_eq!(got.out, "type 4 diagnosis 03030000\nb'hello'\n", "{got:?}");
+    let status = crowd.status(Side::Server);
+    let for_memory = [&status["no_memory_total"], &status["no_memory_reset_total"]];
+    assert!(for_memory.iter().all(|count| **count == 0), "{status:#}");
 }
 
 /// Where nobody is named, whoever has an account and a board is served; a name that somebody else has made is not one.
