@@ -800,11 +800,15 @@ impl Vector {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let (Some(peer), Some(place)) = (peer, exchange.place) else { return };
         exchange.peer = Some(peer.clone());
-        if let Some(group) = self.groups.get_mut(place.group) {
-            group.core.first_contact(&peer, smc_time(now));
-            self.wait_for_link(id);
-            self.act(place.group, now);
-        }
+        let group = self.groups.get_mut(place.group);
+        let Some(group) = group.filter(|group| !group.core.is_ended()) else {
+            // It has since the Accept, which could not be taken back; and nobody says when to wait no longer.
+            self.refuse(id, Diagnosis::NoActiveLink);
+            return self.take_steps(id, now);
+        };
+        group.core.first_contact(&peer, smc_time(now));
+        self.wait_for_link(id);
+        self.act(place.group, now);
     }
 
     /// A message came for a connection.

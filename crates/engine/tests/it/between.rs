@@ -355,7 +355,8 @@ impl Place {
         }
         assert_eq!((&to_server[..], &to_client[..]), (&b"asked"[..], &b"answered"[..]));
         let [least, most] = TALK;
-        *self.talk.lock().expect("nobody panics") = (began.elapsed() * TALK_TIMES).clamp(least, most);
+        *self.talk.lock().expect("nobody panics") =
+            (began.elapsed() * TALK_TIMES).clamp(least, most);
         [client, server].iter().for_each(|guest| guest.ends(Program::Closed));
     }
 }

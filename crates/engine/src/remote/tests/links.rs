@@ -4,6 +4,7 @@
 use std::sync::mpsc::{Sender, channel};
 
 use roce::Status;
+use smc::clc::{Decline, Message};
 use smc::group::LinkSlot;
 
 use super::*;
@@ -152,4 +153,29 @@ fn a_client_whose_link_is_lost_before_it_has_confirmed_goes_by_tcp() {
         hosts.declined(0, Diagnosis::NoActiveLink.text()) == 1
     };
     assert!((0..3).any(|_| with_two_links().is_none_or(goes_by_tcp)));
+}
+
+/// The Accept cannot be taken back before the client has spoken, and its Confirm is for a link that nobody will answer on.
+#[test]
+fn a_server_whose_link_is_lost_before_the_confirm_goes_by_tcp() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let [here, there] = hosts.addresses;
+    let ((ours, mut near), (mut far, theirs)) = (tcp(here, there), tcp(here, there));
+    let _client = hosts.give(0, ours, Role::Client, there);
+    let server = hosts.give(1, theirs, Role::Server, here);
+    assert!(pass(&mut near, &mut far), "the Proposal");
+    let mut message = vec![0; 1 << 16];
+    let n = far.read(&mut message).unwrap();
+    assert!(lose_first_link(&hosts.engines[1]));
+    near.write_all(&message[..n]).unwrap();
+    assert!(pass(&mut near, &mut far), "the Confirm");
+    far.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let n = far.read(&mut message).expect("the server says something");
+    let said = Message::parse(&message[..n]);
+    let is_meant = |d: &Decline| d.diagnosis == Diagnosis::NoActiveLink;
+    assert!(matches!(&said, Ok(Message::Decline(d)) if is_meant(d)), "{said:?}");
+    server.send(b"hello");
+    let mut came = [0; 5];
+    far.read_exact(&mut came).unwrap();
+    assert_eq!((&came, hosts.declined(1, Diagnosis::NoActiveLink.text())), (b"hello", 1));
 }
