@@ -30,7 +30,7 @@ const IMPATIENT_NS: u64 = 10_000_000_000;
 /// Hosts of which that is remembered; with more of them at a time nobody is waited for.
 const IMPATIENT_MAX: usize = 256;
 
-/// Where connections that are declined are waited for: with their visitor's number, this is in the token.
+/// Where connections that are declined are waited for: with their number, this is in the token.
 pub(super) const DECLINED: u64 = 1 << 63;
 
 /// What we are to peers that get no link: nothing of it is kept by anybody.
@@ -51,6 +51,7 @@ pub(super) fn nobody() -> Identity {
 struct Declining {
     wire: Wire,
     machine: Machine,
+    visitor: u64,
     /// Whose it is.
     peer: IpAddr,
     /// Why it gets no SMC, for the guest.
@@ -101,7 +102,9 @@ pub(super) struct Declined {
 /// Those that wait for their peer, one of each visitor at most.
 #[derive(Debug)]
 pub(super) struct Declines {
+    /// By numbers of their own: what is told of one may be heard when its visitor has another.
     all: HashMap<u64, Declining>,
+    next: u64,
     nobody: Identity,
     /// Hosts that are not waited for, and until when.
     impatient: HashMap<IpAddr, u64>,
@@ -113,7 +116,8 @@ pub(super) struct Declines {
 impl Declines {
     pub(super) fn new() -> Self {
         let nobody = nobody();
-        Self { all: HashMap::new(), nobody, impatient: HashMap::new(), told: 0, in_vain: 0 }
+        let (all, impatient) = <_>::default();
+        Self { all, next: 0, nobody, impatient, told: 0, in_vain: 0 }
     }
 
     /// A visitor's connection gets no SMC. `None`: the client has not spoken yet, and `poller` says when it does.
@@ -140,14 +144,16 @@ impl Declines {
             }
         };
         let until = now + PATIENCE_NS;
-        let mut declining = Declining { wire: Wire::new(tcp), machine, peer, reason, until };
+        let wire = Wire::new(tcp);
+        let mut declining = Declining { wire, machine, visitor, peer, reason, until };
         let gone = declining.go_on();
         let told = match gone {
             Some(told) => told,
             None if self.waits_for(peer, now)
-                && poller.add(&declining, Interest::READ, DECLINED | visitor).is_ok() =>
+                && poller.add(&declining, Interest::READ, DECLINED | self.next).is_ok() =>
             {
-                self.all.insert(visitor, declining);
+                self.all.insert(self.next, declining);
+                self.next += 1;
                 return None;
             }
             None => false,
@@ -156,27 +162,22 @@ impl Declines {
     }
 
     /// The peer of one has said something, or is `broken`.
-    pub(super) fn heard(
-        &mut self,
-        poller: &Poller,
-        visitor: u64,
-        broken: bool,
-    ) -> Option<Declined> {
-        let gone = self.all.get_mut(&visitor)?.go_on();
+    pub(super) fn heard(&mut self, poller: &Poller, number: u64, broken: bool) -> Option<Declined> {
+        let gone = self.all.get_mut(&number)?.go_on();
         // Nothing comes of a socket that only has an error, and it would be told of for ever.
         let told = gone.or_else(|| broken.then_some(false))?;
-        self.end(poller, visitor, told)
+        self.end(poller, number, told)
     }
 
     /// One whose time is over; call again until there is none.
     pub(super) fn overdue(&mut self, poller: &Poller, now: u64) -> Option<Declined> {
         let is_over = |(_, declining): &(&u64, &Declining)| declining.until <= now;
-        let (visitor, peer) = self.all.iter().find(is_over).map(|(v, d)| (*v, d.peer))?;
+        let (number, peer) = self.all.iter().find(is_over).map(|(n, d)| (*n, d.peer))?;
         self.impatient.retain(|_, until| *until > now);
         if self.impatient.len() < IMPATIENT_MAX {
             self.impatient.insert(host(peer), now + IMPATIENT_NS);
         }
-        self.end(poller, visitor, false)
+        self.end(poller, number, false)
     }
 
     /// When [`Self::overdue`] has something to say.
@@ -186,10 +187,15 @@ impl Declines {
 
     /// A visitor waits no more.
     pub(super) fn remove(&mut self, poller: &Poller, visitor: u64) -> Option<Reason> {
-        let declining = self.all.remove(&visitor)?;
+        let number = self.all.iter().find(|(_, d)| d.visitor == visitor).map(|(n, _)| *n)?;
+        Some(self.take(poller, number)?.reason)
+    }
+
+    fn take(&mut self, poller: &Poller, number: u64) -> Option<Declining> {
+        let declining = self.all.remove(&number)?;
         // The guest has the same open file, so closing ours would leave it there.
         poller.remove(&declining);
-        Some(declining.reason)
+        Some(declining)
     }
 
     fn waits_for(&self, peer: IpAddr, now: u64) -> bool {
@@ -198,8 +204,8 @@ impl Declines {
             && (self.impatient.len() < IMPATIENT_MAX || self.impatient.values().any(is_over))
     }
 
-    fn end(&mut self, poller: &Poller, visitor: u64, told: bool) -> Option<Declined> {
-        let reason = self.remove(poller, visitor)?;
+    fn end(&mut self, poller: &Poller, number: u64, told: bool) -> Option<Declined> {
+        let Declining { visitor, reason, .. } = self.take(poller, number)?;
         Some(self.count(Declined { visitor, reason, told }))
     }
 
@@ -221,6 +227,7 @@ mod tests {
     use smc::clc::Message;
     use sys::event::Events;
 
+    use super::super::exchange::reset_on_close;
     use super::*;
 
     const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
@@ -249,8 +256,8 @@ mod tests {
             loop {
                 self.poller.wait(&mut events, None);
                 for event in events.iter() {
-                    let visitor = event.token & !DECLINED;
-                    let done = self.declines.heard(&self.poller, visitor, event.broken);
+                    let number = event.token & !DECLINED;
+                    let done = self.declines.heard(&self.poller, number, event.broken);
                     if let Some(done) = done {
                         return done;
                     }
@@ -383,5 +390,24 @@ mod tests {
         client.write_all(&proposal()).unwrap();
         server.peek(&mut [0]).unwrap();
         assert!(!hall.is_told(), "the first is nobody's");
+    }
+    /// Both were in one batch of events, the first one's end and what made the guest hand over another.
+    #[test]
+    fn what_is_told_of_a_guests_first_connection_does_not_decide_about_its_second() {
+        let mut hall = Hall::new();
+        let (gone, server) = pair();
+        let (mut client, second) = pair();
+        assert_eq!(hall.add(0, &server, Role::Server, 0), None);
+        reset_on_close(&gone);
+        drop(gone);
+        let mut events = Events::new(8);
+        hall.poller.wait(&mut events, None);
+        assert_eq!(hall.add(0, &second, Role::Server, 0), None);
+        for event in events.iter() {
+            let number = event.token & !DECLINED;
+            assert_eq!(hall.declines.heard(&hall.poller, number, event.broken), None);
+        }
+        client.write_all(&proposal()).unwrap();
+        assert!(hall.come().told);
     }
 }
