@@ -168,8 +168,11 @@ impl Group {
     /// [`Action::CreateLink`] cannot be done: there is no other port, or no memory.
     pub fn link_refused(&mut self, slot: LinkSlot, now: Time) {
         match self.exclusive.take() {
-            Some(Exclusive::Offering { slot: due, .. }) if due == slot => {
+            Some(Exclusive::Offering { slot: due, again }) if due == slot => {
                 let asked = self.asked.take();
+                if asked.is_none() && !again && !self.terms.peer_is_shunt {
+                    self.offer_nothing();
+                }
                 self.reject_request(asked);
                 self.seek(true, now);
             }
@@ -222,6 +225,17 @@ impl Group {
         // Asked for, if it was, in place of one that was lost.
         let flow = Exclusive::Confirming { slot, again: self.again.at.is_some() };
         self.begin(flow, now.after(self.limits.0.added_link_wait));
+    }
+
+    /// Server: there is no second link, and a client that is Linux waits for one in `connect`: 2 s, and another one for a
+    /// Decline. An offer without a size of packets it rejects at once, whatever ports it has, and nothing waits for that.
+    fn offer_nothing(&mut self) {
+        let over = self.links.active().map(|(slot, link)| (slot, link.end)).next();
+        let Some((by, LinkEnd { gid, mac, .. })) = over else { return };
+        // Without a number it would be the client's own wish for a link.
+        let link = self.links.next_number();
+        let v2 = Some(AddLinkV2 { direct: true, client_gid: gid, keys: Vec::new() });
+        self.send(by, false, Body::AddLink(AddLink { mac, gid, link, v2, ..AddLink::default() }));
     }
 
     fn add_link_body(&self, by: LinkSlot, slot: LinkSlot) -> AddLink {

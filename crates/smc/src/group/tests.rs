@@ -731,6 +731,36 @@ fn server_offering() -> (Group, LinkSlot) {
     (group, new)
 }
 
+/// Its `connect` waits for an offer unless one link was agreed on, which release 0 cannot.
+#[test]
+fn a_linux_client_is_not_kept_waiting_where_there_is_no_second_link() {
+    for (release, shunt) in [(0, false), (1, false), (1, true)] {
+        let terms = Terms { release, ..terms(shunt, 2) };
+        let mut group = Group::server(limits(), &proposed(terms), end(1));
+        group.first_contact(&peer_end(Some(terms)), START);
+        let _ = all(&mut group);
+        hear(&mut group, FIRST, true, confirm_link(1), START);
+        let new = second(&mut group);
+        group.link_refused(new, START);
+        let did = all(&mut group);
+        match &did[..] {
+            [] => assert!(shunt, "Linux waits"),
+            [Did::Say(FIRST, false, Body::AddLink(nothing))] => {
+                assert_eq!((nothing.link, nothing.mtu.bytes(), nothing.gid), (2, None, end(1).gid));
+                // Nothing waits for the answer.
+                let _ = group.confirm_rkey(&buffer(1), START).unwrap();
+                assert_eq!((shunt, asked(&all(&mut group))), (false, vec![1]));
+                let reject = Some(RejectReason::Unsaid);
+                let no = AddLink { reject, v2: None, ..nothing.clone() };
+                hear(&mut group, FIRST, true, Body::AddLink(no), START);
+                assert_eq!(all(&mut group), []);
+            }
+            _ => panic!("{did:?}"),
+        }
+        assert_eq!(group.links().count(), 1);
+    }
+}
+
 #[test]
 fn an_offer_may_be_accepted_rejected_or_forgotten() {
     let (mut group, new) = server_offering();
@@ -912,6 +942,7 @@ fn a_client_that_asks_for_a_link_gets_an_answer() {
     let mut group = server(false, 2);
     let _ = all(&mut group);
     group.link_refused(LinkSlot::ALL[1], START);
+    let _ = all(&mut group);
     hear(&mut group, FIRST, false, ask(), START);
     assert_eq!(all(&mut group), [Did::Do(Action::AddLinkRequested(vec![end(19).gid]))]);
     group.add_link(Some(end(19).gid), START);
