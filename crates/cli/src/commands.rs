@@ -13,6 +13,7 @@ use crate::config::{self, SettingOptions};
 use crate::defrag::{self, DefragArguments};
 use crate::engine::{self, EngineArguments};
 use crate::serve::{self, ServeArguments};
+use crate::settings::{self, ConfigArguments};
 use crate::share::{self, ShareArguments};
 use crate::{doctor, man, run, say, stat, top};
 
@@ -111,6 +112,14 @@ Examples:
   sudo shunt share --group 1002 /run/shunt-web
   SHUNT_DIR=/dev/shm/shunt-web shunt doctor PROGRAM    whether it may come in
   podman unshare shunt share --group 0 --containers /dev/shm/shunt-$USER    for rootless containers";
+
+pub(crate) const EXAMPLES_CONFIG: &str = "\
+Examples:
+  shunt config check                         the file that is read here
+  sudo shunt config check                    as root, with the files of users and keys that it names
+  shunt config check new.toml && sudo install -m 644 new.toml /etc/shunt/config.toml
+  shunt config show                          what is in force, and who says so
+  shunt config show --json | jq '.sections[].settings[] | select(.source != \"default\")'";
 
 pub(crate) const EXAMPLES_COMPLETIONS: &str = "\
 Examples:
@@ -297,6 +306,16 @@ enum Command {
         after_help = EXAMPLES_SHARE
     )]
     Share(ShareArguments),
+    /// Say what is wrong with the configuration file, or which settings are in force
+    #[command(
+        long_about = "Say what is wrong with the configuration file, or which settings are in force.\n\n\
+            Both read the file as shunt run, shunt engine and shunt serve do: FILE, else the one that $SHUNT_CONFIG names, else \
+            ~/.config/shunt/config.toml ($XDG_CONFIG_HOME stands for ~/.config), else /etc/shunt/config.toml; the first that \
+            there is, and no other one.",
+        override_usage = "shunt config check [--json] [FILE]\n       shunt config show [--json] [FILE]",
+        after_help = EXAMPLES_CONFIG
+    )]
+    Config(ConfigArguments),
     /// Print what has a shell complete commands, options and file names
     #[command(
         long_about = "Print what has a shell complete commands, options and file names. Packages of Shunt have it in its \
@@ -499,6 +518,7 @@ fn perform(command: Command) -> Result<u8, (u8, anyhow::Error)> {
         Command::Engine(arguments) => engine::engine(&arguments).map(|()| EXIT_OK).map_err(failed),
         Command::Serve(arguments) => serve::serve(&arguments).map(|()| EXIT_OK).map_err(failed),
         Command::Share(arguments) => share::share(&arguments).map(|()| EXIT_OK).map_err(failed),
+        Command::Config(arguments) => settings::config(&arguments).map_err(failed),
         Command::Completions { shell } => completions(shell).map(|()| EXIT_OK).map_err(failed),
         Command::Man { dir } => man::write(&dir).map(|()| EXIT_OK).map_err(failed),
     }
@@ -517,8 +537,8 @@ fn doctor(arguments: DoctorArguments) -> anyhow::Result<u8> {
         (Some(pid), _) => doctor::examine_process(pid),
         (None, program) => {
             let place = arguments.place.settings();
-            let sections = [engine::mistake_in_file(&place), serve::mistake_in_file(&place)];
-            let sections: Vec<_> = sections.into_iter().flatten().collect();
+            let mut sections = engine::mistakes_in_file(&place);
+            sections.extend(serve::mistakes::in_file(&place, false));
             let settings = config::load(&place);
             doctor::examine(&program.unwrap_or_default(), &settings, &sections)
         }

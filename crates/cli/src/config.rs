@@ -25,7 +25,7 @@ const DIR: &str = "dir";
 /// Settings that can contradict each other.
 const RINGS: [&str; 2] = ["ring_min", "ring_max"];
 /// The section of the configuration file that is about the engine.
-const ENGINE: &str = "engine";
+pub(crate) const ENGINE: &str = "engine";
 /// Names the configuration file.
 const CONFIG: &str = "SHUNT_CONFIG";
 /// Where the host's own settings are, for all users.
@@ -67,10 +67,38 @@ pub(crate) struct Written {
 /// Something that is wrong with what somebody wrote.
 #[derive(Debug)]
 pub(crate) struct Mistake {
-    /// In words, with the place.
-    error: anyhow::Error,
+    wrong: Wrong,
     about: About,
     rank: Rank,
+}
+
+/// What is wrong, and where in the configuration file, if it is there.
+#[derive(Debug)]
+pub(crate) struct Wrong {
+    /// In words, with the place.
+    pub(crate) error: anyhow::Error,
+    /// Its line.
+    pub(crate) line: Option<usize>,
+}
+
+impl Wrong {
+    /// Something wrong with what is written there.
+    pub(crate) fn at(source: &Source, bad: impl fmt::Display) -> Self {
+        Self { error: anyhow!("{source}: {bad}"), line: source.line() }
+    }
+}
+
+impl From<anyhow::Error> for Wrong {
+    /// Of which nobody knows in which line it is.
+    fn from(error: anyhow::Error) -> Self {
+        Self { error, line: None }
+    }
+}
+
+impl From<Wrong> for anyhow::Error {
+    fn from(wrong: Wrong) -> Self {
+        wrong.error
+    }
 }
 
 /// What a mistake is about.
@@ -93,6 +121,14 @@ enum Rank {
 }
 
 impl Source {
+    /// The line of the configuration file.
+    pub(crate) const fn line(&self) -> Option<usize> {
+        match self {
+            Self::File(_, line) => Some(*line),
+            Self::Environment(_) | Self::Option(_) => None,
+        }
+    }
+
     const fn rank(&self) -> Rank {
         match self {
             Self::File(..) => Rank::File,
@@ -105,11 +141,16 @@ impl Source {
 impl Mistake {
     fn of(setting: &'static str, source: &Source, bad: impl fmt::Display) -> Self {
         let (about, rank) = (About::Setting(setting), source.rank());
-        Self { error: anyhow!("{source}: {bad}"), about, rank }
+        Self { wrong: Wrong::at(source, bad), about, rank }
     }
 
-    fn of_the_file(error: anyhow::Error) -> Self {
-        Self { error, about: About::File, rank: Rank::File }
+    const fn of_the_file(wrong: Wrong) -> Self {
+        Self { wrong, about: About::File, rank: Rank::File }
+    }
+
+    /// Whether nobody knows what the file says.
+    pub(crate) fn is_of_the_whole_file(&self) -> bool {
+        self.about == About::File
     }
 
     /// Whether it is in the command line, and not in what others have written for all programs.
@@ -130,13 +171,19 @@ impl Mistake {
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#}", self.error)
+        write!(f, "{:#}", self.wrong.error)
+    }
+}
+
+impl From<Mistake> for Wrong {
+    fn from(mistake: Mistake) -> Self {
+        mistake.wrong
     }
 }
 
 impl From<Mistake> for anyhow::Error {
     fn from(mistake: Mistake) -> Self {
-        mistake.error
+        mistake.wrong.error
     }
 }
 
@@ -301,6 +348,14 @@ pub(crate) fn look(options: &SettingOptions) -> (Merged, Vec<Mistake>) {
     gather(options, &|name| std::env::var(name))
 }
 
+/// The same of the configuration file alone, whatever else is in the environment.
+pub(crate) fn look_at_file(options: &SettingOptions) -> (Merged, Vec<Mistake>) {
+    gather(options, &|name| match name {
+        CONFIG | "XDG_CONFIG_HOME" | "HOME" => std::env::var(name),
+        _ => Err(VarError::NotPresent),
+    })
+}
+
 /// The same for who needs to know where the board is, and nothing else: also what else is wrong, which is no business of
 /// theirs.
 pub(crate) fn look_for_dir(options: &SettingOptions) -> anyhow::Result<(Merged, Option<Mistake>)> {
@@ -351,7 +406,7 @@ pub(crate) fn gather(
                         layers.extend(written);
                         mistakes.extend(bad);
                     }
-                    Err(bad) => mistakes.push(Mistake::of_the_file(bad)),
+                    Err(bad) => mistakes.extend(bad.into_iter().map(Mistake::of_the_file)),
                 }
                 merged.file = Some(path);
             }
@@ -359,7 +414,7 @@ pub(crate) fn gather(
         Err(error) => {
             // Who names one means one that is there.
             let rank = if options.config.is_some() { Rank::Option } else { Rank::File };
-            mistakes.push(Mistake { error, about: About::File, rank });
+            mistakes.push(Mistake { wrong: error.into(), about: About::File, rank });
         }
     }
     let (written, bad) = from_environment(environment);
@@ -377,9 +432,10 @@ pub(crate) fn gather(
         Ok(limits) => merged.limits = limits,
         Err(bad) => {
             let error = anyhow!("{}{bad}", blame(&merged.written));
-            let sources = RINGS.iter().filter_map(|name| merged.source(name));
-            let rank = sources.map(Source::rank).max().unwrap_or(Rank::File);
-            mistakes.push(Mistake { error, about: About::Setting(RINGS[0]), rank });
+            let sources = || RINGS.iter().filter_map(|name| merged.source(name));
+            let rank = sources().map(Source::rank).max().unwrap_or(Rank::File);
+            let wrong = Wrong { error, line: sources().find_map(Source::line) };
+            mistakes.push(Mistake { wrong, about: About::Setting(RINGS[0]), rank });
         }
     }
     (merged, mistakes)
@@ -406,9 +462,9 @@ fn from_environment(environment: Environment<'_>) -> (Vec<Written>, Vec<Mistake>
             }
             Ok(_) | Err(VarError::NotPresent) => {}
             Err(VarError::NotUnicode(_)) => {
-                let error = anyhow!("{source} is not UTF-8");
+                let wrong = anyhow!("{source} is not UTF-8").into();
                 let about = About::Setting(setting.name);
-                mistakes.push(Mistake { error, about, rank: Rank::Environment });
+                mistakes.push(Mistake { wrong, about, rank: Rank::Environment });
             }
         }
     }
@@ -508,21 +564,28 @@ pub(crate) fn line_of(text: &str, at: usize) -> usize {
 /// In words: it is nobody's.
 pub(crate) fn known_section(name: &str, value: &DeValue<'_>) -> Result<(), String> {
     if matches!(value, DeValue::Table(_)) && ![ENGINE, SERVE].contains(&name) {
-        return Err(format!("no such section: {name} (there are: {ENGINE}, {SERVE})"));
+        let probably = nearest(name, [ENGINE, SERVE].into_iter());
+        let probably = probably.map(|name| format!("did you mean {name}? ")).unwrap_or_default();
+        return Err(format!("no such section: {name} ({probably}there are: {ENGINE}, {SERVE})"));
     }
     Ok(())
 }
 
-/// The tables and values in the text of a configuration file.
-fn parse_table<'a>(path: &Path, text: &'a str) -> anyhow::Result<Spanned<DeTable<'a>>> {
-    DeTable::parse(text).map_err(|e| {
+/// The tables and values in the text of a configuration file; all that is no TOML, if something is not.
+pub(crate) fn parse_table<'a>(
+    path: &Path,
+    text: &'a str,
+) -> Result<Spanned<DeTable<'a>>, Vec<Wrong>> {
+    let (table, bad) = DeTable::parse_recoverable(text);
+    let wrong = |e: &toml::de::Error| {
         let line = e.span().map_or(1, |span| line_of(text, span.start));
-        anyhow!("{}:{line}: {}", path.display(), e.message())
-    })
+        Wrong::at(&Source::File(path.to_owned(), line), e.message())
+    };
+    if bad.is_empty() { Ok(table) } else { Err(bad.iter().map(wrong).collect()) }
 }
 
 /// Settings in the text of a configuration file, and what else is there that should not be.
-fn parse_file(path: &Path, text: &str) -> anyhow::Result<(Vec<Written>, Vec<Mistake>)> {
+fn parse_file(path: &Path, text: &str) -> Result<(Vec<Written>, Vec<Mistake>), Vec<Wrong>> {
     let table = parse_table(path, text)?;
     let mut written = Vec::new();
     let mut mistakes = Vec::new();
@@ -532,52 +595,69 @@ fn parse_file(path: &Path, text: &str) -> anyhow::Result<(Vec<Written>, Vec<Mist
         if [ENGINE, SERVE].contains(&name) && matches!(value.get_ref(), DeValue::Table(_)) {
             continue;
         }
-        let nobodys = |error| Mistake { error, about: About::Nothing, rank: Rank::File };
+        let nobodys = |wrong| Mistake { wrong, about: About::Nothing, rank: Rank::File };
         if let Err(bad) = known_section(name, value.get_ref()) {
-            mistakes.push(nobodys(anyhow!("{source}: {bad}")));
+            mistakes.push(nobodys(Wrong::at(&source, bad)));
             continue;
         }
         let Some(setting) = SETTINGS.iter().find(|s| s.name == name) else {
-            let error = anyhow!("{source}: no such setting: {name}{}", suggestion(name));
-            let about = meant(name).map_or(About::Nothing, |setting| About::Setting(setting.name));
-            mistakes.push(Mistake { about, ..nobodys(error) });
+            let names = || SETTINGS.iter().map(|s| s.name);
+            let wrong = Wrong::at(&source, no_such_setting(name, names));
+            let about = nearest(name, names()).map_or(About::Nothing, About::Setting);
+            mistakes.push(Mistake { about, ..nobodys(wrong) });
             continue;
         };
-        match value_text(value).with_context(|| format!("{source}: {name}: {}", setting.help)) {
+        match value_text(value) {
             Ok(text) => written.push(Written { setting: setting.name, text, source }),
-            Err(error) => {
+            Err(bad) => {
+                let wrong = Wrong::at(&source, format_args!("{name}: {}: {bad:#}", setting.help));
                 let about = About::Setting(setting.name);
-                mistakes.push(Mistake { about, ..nobodys(error) });
+                mistakes.push(Mistake { about, ..nobodys(wrong) });
             }
         }
     }
     Ok((written, mistakes))
 }
 
+/// What a section of the configuration file says.
+#[derive(Debug, Default)]
+pub(crate) struct Section {
+    /// Settings that there are.
+    pub(crate) written: Vec<Written>,
+    /// What is there that should not be.
+    pub(crate) wrong: Vec<Wrong>,
+}
+
 /// Settings in the section of the engine of the configuration file; `known` are all that there are.
 pub(crate) fn engine_section(
     options: &SettingOptions,
     known: &[engine::remote::config::Setting],
-) -> anyhow::Result<Vec<Written>> {
+) -> anyhow::Result<Section> {
     let Some((path, text)) = find_file(options, &|name| std::env::var(name))?.file else {
-        return Ok(Vec::new());
+        return Ok(Section::default());
     };
-    let table = parse_table(&path, &text)?;
-    let Some(DeValue::Table(section)) = table.get_ref().get(ENGINE).map(Spanned::get_ref) else {
-        return Ok(Vec::new());
+    let table = match parse_table(&path, &text) {
+        Ok(table) => table,
+        Err(wrong) => return Ok(Section { wrong, ..Section::default() }),
     };
-    let mut written = Vec::new();
-    for (key, value) in section {
+    let Some(DeValue::Table(entries)) = table.get_ref().get(ENGINE).map(Spanned::get_ref) else {
+        return Ok(Section::default());
+    };
+    let mut section = Section::default();
+    for (key, value) in entries {
         let source = Source::File(path.clone(), line_of(&text, key.span().start));
         let name: &str = key.get_ref();
         let Some(setting) = known.iter().find(|s| s.name == name) else {
-            let names: Vec<&str> = known.iter().map(|s| s.name).collect();
-            bail!("{source}: no such setting: {name} (there are: {})", names.join(", "));
+            let bad = no_such_setting(name, || known.iter().map(|s| s.name));
+            section.wrong.push(Wrong::at(&source, bad));
+            continue;
         };
-        let text = value_text(value).with_context(|| format!("{source}: {name}"))?;
-        written.push(Written { setting: setting.name, text, source });
+        match value_text(value) {
+            Ok(text) => section.written.push(Written { setting: setting.name, text, source }),
+            Err(bad) => section.wrong.push(Wrong::at(&source, format_args!("{name}: {bad:#}"))),
+        }
     }
-    Ok(written)
+    Ok(section)
 }
 
 /// A value as people would write it in the environment.
@@ -603,21 +683,23 @@ pub(crate) fn value_text(value: &Spanned<DeValue<'_>>) -> anyhow::Result<String>
     })
 }
 
-/// The setting that was probably meant.
-fn meant(name: &str) -> Option<&'static Setting> {
+/// Which of these names was probably meant.
+pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |s: &str| s.to_lowercase().replace(['-', '_'], "");
-    SETTINGS.iter().find(|s| plain(s.name) == plain(name) || distance(s.name, name) <= 2)
+    let far = |one: &str| if plain(one) == plain(name) { 0 } else { distance(one, name) };
+    known.map(|one| (far(one), one)).filter(|(far, _)| *far <= 2).min().map(|(_, one)| one)
 }
 
-/// What to say of it.
-fn suggestion(name: &str) -> String {
-    match meant(name) {
-        Some(setting) => format!(" (did you mean {}?)", setting.name),
-        None => {
-            let names: Vec<&str> = SETTINGS.iter().map(|s| s.name).collect();
-            format!(" (there are: {})", names.join(", "))
-        }
-    }
+/// What to say of a name that is no setting's: which was meant, or else which there are.
+pub(crate) fn no_such_setting<'a, I: Iterator<Item = &'a str>>(
+    name: &str,
+    known: impl Fn() -> I,
+) -> String {
+    let which = match nearest(name, known()) {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => format!("there are: {}", known().collect::<Vec<_>>().join(", ")),
+    };
+    format!("no such setting: {name} ({which})")
 }
 
 /// Edits between two short words (Levenshtein).

@@ -17,7 +17,7 @@ use sys::map::{Access, Map, MapError};
 use sys::memory_group::MemoryLimit;
 
 use crate::asan;
-use crate::config::Merged;
+use crate::config::{Merged, Wrong};
 use crate::elf::{self, BadElf, Elf, Native};
 use crate::program::{self, Privileges, Program};
 use crate::{run, snapshot};
@@ -175,7 +175,7 @@ pub(crate) fn reason_for_tcp(program: &Program) -> Option<String> {
 pub(crate) fn examine(
     name: &OsStr,
     settings: &anyhow::Result<Merged>,
-    sections: &[anyhow::Error],
+    sections: &[Wrong],
 ) -> Report {
     let search = std::env::var_os("PATH");
     let found = program::find(name, search.as_deref())
@@ -191,7 +191,7 @@ pub(crate) fn examine(
     checks.extend(settings_checks(settings, &comm));
     // A file that nobody understands is told by then.
     let told = settings.as_ref().err().map(|bad| format!("{bad:#}"));
-    let of_sections = sections.iter().map(|bad| format!("{bad:#}"));
+    let of_sections = sections.iter().map(|bad| format!("{:#}", bad.error));
     for bad in of_sections.filter(|bad| Some(bad) != told.as_ref()) {
         let advice = "correct it: what this section is for does not start";
         checks.push(Check::warn("settings", bad, advice));
@@ -476,6 +476,13 @@ fn directory_check(dir: &Path, is_named: bool, uid: u32) -> Check {
             Check::no(NAME, format!("{shown}: {e}"), "set SHUNT_DIR to a directory of your own")
         }
     }
+}
+
+/// What keeps us from using a directory that was named, and what to do.
+pub(crate) fn wrong_directory(dir: &str) -> Option<String> {
+    let check = directory_check(Path::new(dir), true, sys::call::geteuid());
+    let advice = check.advice.unwrap_or_default();
+    (check.outcome == Outcome::No).then(|| format!("{}; {advice}", check.found))
 }
 
 /// One whose board is for all network namespaces.

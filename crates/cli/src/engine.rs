@@ -14,9 +14,9 @@ use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::config::{self, SettingOptions, Source, Written};
+use crate::config::{self, Section, SettingOptions, Source, Written};
 use crate::table::{self, Side};
-use crate::{say, service, snapshot};
+use crate::{doctor, say, service, snapshot};
 
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -109,16 +109,77 @@ impl FromArgMatches for EngineOptions {
 
 /// What the section of the configuration file says.
 fn of_file(place: &SettingOptions) -> anyhow::Result<Config> {
+    let (config, _, wrong) = read(place)?;
+    wrong.into_iter().next().map_or(Ok(config), |bad| Err(bad.into()))
+}
+
+/// The same as far as it makes sense, with who wrote it, and all that makes none.
+pub(crate) fn read(
+    place: &SettingOptions,
+) -> anyhow::Result<(Config, Vec<Written>, Vec<config::Wrong>)> {
+    let Section { written, mut wrong } = config::engine_section(place, SETTINGS)?;
     let mut config = Config::default();
-    for Written { setting, text, source } in config::engine_section(place, SETTINGS)? {
-        config.set(setting, &text).map_err(|bad| anyhow!("{source}: {bad}"))?;
-    }
-    Ok(config)
+    let is_good = |Written { setting, text, source }: &Written| {
+        let set = config.set(setting, text).map_err(|bad| config::Wrong::at(source, bad));
+        set.map_err(|bad| wrong.push(bad)).is_ok()
+    };
+    let written = written.into_iter().filter(is_good).collect();
+    Ok((config, written, wrong))
 }
 
 /// What is wrong with that section, for who does not start an engine.
-pub(crate) fn mistake_in_file(place: &SettingOptions) -> Option<anyhow::Error> {
-    of_file(place).and_then(|config| Ok(config.checked()?)).err()
+pub(crate) fn mistakes_in_file(place: &SettingOptions) -> Vec<config::Wrong> {
+    let (config, written, mut wrong) = match read(place) {
+        Ok(all) => all,
+        Err(bad) => return vec![bad.into()],
+    };
+    if let Err(bad) = config.checked() {
+        let who = written.iter().find(|written| written.setting == bad.name);
+        wrong.push(match who {
+            Some(written) => config::Wrong::at(&written.source, bad),
+            None => anyhow::Error::from(bad).into(),
+        });
+    }
+    wrong
+}
+
+/// What is wrong with what the section names: a directory, a device.
+pub(crate) fn mistakes_beside_file(place: &SettingOptions) -> Vec<config::Wrong> {
+    let Ok((config, written, _)) = read(place) else { return Vec::new() };
+    let mut wrong = Vec::new();
+    let source = |name: &str| written.iter().find(|w| w.setting == name).map(|w| &w.source);
+    if let (Some(dir), Some(source)) = (&config.dir, source("dir"))
+        && let Some(bad) = doctor::wrong_directory(dir)
+    {
+        wrong.push(config::Wrong::at(source, format_args!("dir: {bad}")));
+    }
+    if let (Some(device), Some(source)) = (&config.device, source("device"))
+        && let Err(bad) = rdma_device(device)
+    {
+        wrong.push(config::Wrong::at(source, format_args!("device: {bad}")));
+    }
+    wrong
+}
+
+/// Where the kernel has a directory for each RDMA device.
+const RDMA_DEVICES: &str = "/sys/class/infiniband";
+
+/// The RDMA devices of this host, by name.
+pub(crate) fn rdma_devices() -> Vec<String> {
+    let all = std::fs::read_dir(RDMA_DEVICES).into_iter().flatten().flatten();
+    let mut names: Vec<_> =
+        all.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn rdma_device(name: &str) -> Result<(), String> {
+    let there = rdma_devices();
+    if there.iter().any(|one| one == name) {
+        return Ok(());
+    }
+    let which = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+    Err(format!("{name}: there is no such RDMA device here (there are: {which})"))
 }
 
 /// Merges options over the section of the configuration file.

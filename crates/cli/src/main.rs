@@ -25,6 +25,7 @@ mod run;
 mod say;
 mod serve;
 mod service;
+mod settings;
 mod share;
 mod snapshot;
 mod sockets;

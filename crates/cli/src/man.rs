@@ -44,6 +44,23 @@ const STAT_EXIT: &[(&str, &str)] = &[
     ),
     ("2", "wrong usage"),
 ];
+const CONFIG_EXIT: &[(&str, &str)] = &[
+    ("0", "nothing is wrong; also when there is no configuration file"),
+    ("1", "something is wrong, and told; or the file that was named cannot be read"),
+    ("2", "wrong usage"),
+];
+const CONFIG_FIELDS: &[(&str, &str)] = &[
+    ("version", "of this format; fields may be added, none changes its meaning within one"),
+    ("file", "the configuration file that was read; null if there is none"),
+    ("valid", "of check: whether nothing is wrong"),
+    ("mistakes", "each with line (null where it has none) and words"),
+    ("warnings", "of check: what may be meant"),
+    (
+        "sections",
+        "of show: each with name (null for what is outside of sections) and settings: each with name, value (null where it is \
+         not set) and source, which is FILE:LINE, a variable, or default",
+    ),
+];
 const TOP_EXIT: &[(&str, &str)] = &[
     ("0", "it was shown until it was told to end"),
     ("1", "there is no terminal that it could be shown on, or the board cannot be read"),
@@ -350,6 +367,7 @@ fn see_also(roff: &mut Roff, own: &str) {
         "shunt-engine",
         "shunt-serve",
         "shunt-defrag",
+        "shunt-config",
         "shunt-completions",
     ];
     // A command within another is read beside that one.
@@ -398,6 +416,8 @@ fn more_sections(roff: &mut Roff, name: &str) {
         "shunt-stat-smb" => (None, SERVE_EXIT),
         "shunt-top" => (None, TOP_EXIT),
         "shunt-share" => (Some(commands::EXAMPLES_SHARE), MAIN_EXIT),
+        "shunt-config" => (Some(commands::EXAMPLES_CONFIG), CONFIG_EXIT),
+        name if name.starts_with("shunt-config-") => (None, CONFIG_EXIT),
         "shunt-completions" => (Some(commands::EXAMPLES_COMPLETIONS), MAIN_EXIT),
         "shunt-engine" => (Some(commands::EXAMPLES_ENGINE), ENGINE_EXIT),
         "shunt-serve" => (Some(commands::EXAMPLES_SERVE), SERVE_EXIT),
@@ -410,6 +430,9 @@ fn more_sections(roff: &mut Roff, name: &str) {
     if name == "shunt-stat" {
         section(roff, "JSON", entries(JSON_FIELDS));
         section(roff, "REASONS FOR TCP", reasons());
+    }
+    if name == "shunt-config" {
+        section(roff, "JSON", entries(CONFIG_FIELDS));
     }
     if name == "shunt-serve" {
         let options = SHARE_OPTIONS.iter();

@@ -1,6 +1,7 @@
 //! `shunt serve`: starts it, says who may log on, and tells one that runs what to do.
 
 mod file;
+pub(crate) mod mistakes;
 mod options;
 mod place;
 pub(crate) mod stat;
@@ -12,14 +13,12 @@ use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
-use engine::serve::config::Config;
 use engine::serve::control::{Control, Request};
 use engine::serve::runtime::Driver;
 use engine::serve::{NotStarted, Reloaded, Serving};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::config::{SettingOptions, Written};
 use crate::{say, service};
 
 pub(crate) use file::SERVE;
@@ -61,18 +60,6 @@ pub(crate) fn serve(arguments: &ServeArguments) -> anyhow::Result<()> {
         }
         Some(Action::Stop(place)) => place.ask(&Request::Stop {}).map(drop),
     }
-}
-
-/// What is wrong with the section of the configuration file, for who does not start a server.
-pub(crate) fn mistake_in_file(place: &SettingOptions) -> Option<anyhow::Error> {
-    let check = || {
-        let mut config = Config::default();
-        for Written { setting, text, source } in file::read(place)?.written {
-            config.set(setting, &text).map_err(|bad| anyhow!("{source}: {bad}"))?;
-        }
-        anyhow::Ok(())
-    };
-    check().err()
 }
 
 /// This host's name without its domain, as far as it can be a server's.

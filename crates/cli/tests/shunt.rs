@@ -405,6 +405,56 @@ fn rights_by_the_file_cost_parts_of_the_environment() {
 }
 
 #[test]
+fn config_says_what_is_wrong_and_what_is_in_force() {
+    let place = Place::new();
+    let file = place.dir.path().join("shunt.toml");
+    let write = |text: &str| std::fs::write(&file, text).expect("write");
+    let config = |more: &[&str]| {
+        let mut command = place.command(SHUNT);
+        let command = command.env("SHUNT_CONFIG", &file).env("SHUNT_LOG", "debug");
+        command.arg("config").args(more).output().expect("shunt")
+    };
+    write("log = \"info\"\nspin_u = 3\nnap_us = 7\n[serve]\nguests = true\n");
+    let check = config(&["check"]);
+    exits(&check, 1);
+    let at = file.display();
+    let told = format!(
+        "{at}:2: no such setting: spin_u (did you mean spin_us?)\n\
+         {at}:5: no such setting: guests (did you mean guest?)\n{at}: 2 mistakes\n"
+    );
+    assert_eq!(text(&check.stdout), told);
+    assert_eq!(text(&check.stderr), "");
+    let json = config(&["check", "--json"]);
+    exits(&json, 1);
+    let report: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!(report["valid"], false);
+    assert_eq!(report["mistakes"][1]["line"], 5);
+    // What is right counts, and who wins says so.
+    let show = config(&["show"]);
+    exits(&show, 1);
+    assert_eq!(text(&show.stderr).lines().count(), 2, "{}", text(&show.stderr));
+    let said = text(&show.stdout);
+    for (setting, source) in [
+        ("log = \"debug\"", "SHUNT_LOG in the environment".to_owned()),
+        ("nap_us = 7", format!("{at}:3")),
+        ("spin_us = 100", "default".to_owned()),
+    ] {
+        let line = said.lines().find(|line| line.starts_with(setting));
+        assert!(line.is_some_and(|line| line.ends_with(&source)), "{setting}: {said}");
+    }
+    write("log = \"info\"\n");
+    let check = config(&["check"]);
+    exits(&check, 0);
+    assert_eq!(text(&check.stdout), format!("{at}: valid\n"));
+    exits(&config(&["show", "--json"]), 0);
+    let absent = config(&["check", "/not/there"]);
+    exits(&absent, 1);
+    assert!(text(&absent.stdout).contains("/not/there"), "{}", text(&absent.stdout));
+    exits(&config(&["show", "/not/there"]), 1);
+    exits(&config(&[]), 2);
+}
+
+#[test]
 fn doctor_answers_by_text_and_status() {
     let place = Place::new();
     let good = place.shunt(&["doctor", "true"]);

@@ -27,7 +27,7 @@ mod users;
 mod watch;
 
 pub use accounts::CannotAct;
-pub use kerberos::NoKerberos;
+pub use kerberos::{NoKerberos, try_keytab};
 pub use reload::Reloaded;
 pub use server::Server;
 pub use start::{NotStarted, Serving};

@@ -4,6 +4,7 @@
 //! configuration file. `shunt run` merges options over environment over file and hands the result
 //! to the guest in the environment, so that the library reads one place only.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
@@ -223,6 +224,15 @@ fn is_in(addr: Ipv6Addr, (net, bits): (Ipv6Addr, u8)) -> bool {
     (u128::from(addr) ^ u128::from(net)) & mask == 0
 }
 
+/// A network as people write it.
+fn network_text((net, bits): (Ipv6Addr, u8)) -> String {
+    let (addr, bits, all) = match net.to_ipv4_mapped() {
+        Some(v4) if bits >= 96 => (IpAddr::V4(v4), bits - 96, 32),
+        _ => (IpAddr::V6(net), bits, 128),
+    };
+    if bits == all { addr.to_string() } else { format!("{addr}/{bits}") }
+}
+
 fn parse_rule(text: &str) -> Option<Rule> {
     let (kind, what) = text.trim().split_once(':')?;
     match kind {
@@ -239,6 +249,19 @@ fn parse_rule(text: &str) -> Option<Rule> {
             _ => None,
         },
         _ => None,
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Port(from, to) if from == to => write!(f, "port:{from}"),
+            Self::Port(from, to) => write!(f, "port:{from}-{to}"),
+            Self::Addr(net, bits) => write!(f, "addr:{}", network_text((*net, *bits))),
+            Self::Program(name) => write!(f, "program:{name}"),
+            Self::End(End::Client) => f.write_str("end:client"),
+            Self::End(End::Server) => f.write_str("end:server"),
+        }
     }
 }
 
@@ -339,6 +362,42 @@ impl Limits {
             _ => return Err(bad("no such setting; see `shunt run --help`")),
         }
         Ok(())
+    }
+
+    /// The setting of that name as [`Self::set`] would take it; `None`: it is not set, or there is none.
+    #[must_use]
+    pub fn show(&self, name: &str) -> Option<String> {
+        let switch = |on: bool| if on { "on" } else { "off" }.to_owned();
+        let joined = |words: Vec<String>| (!words.is_empty()).then(|| words.join(","));
+        let rules = |rules: &[Rule]| joined(rules.iter().map(Rule::to_string).collect());
+        // As people would have it.
+        let size = |bytes: usize| match bytes.trailing_zeros() {
+            0..10 => bytes.to_string(),
+            10..20 => format!("{}K", bytes >> 10),
+            20..30 => format!("{}M", bytes >> 20),
+            _ => format!("{}G", bytes >> 30),
+        };
+        Some(match name {
+            "enabled" => switch(self.enabled),
+            "spin_us" => self.spin.as_micros().to_string(),
+            "nap_us" => self.nap.as_micros().to_string(),
+            "ring_min" => size(sys::abi::BLOCK_BYTES << self.order_min),
+            "ring_max" => size(sys::abi::BLOCK_BYTES << self.order_max),
+            "memory_max" => size(self.memory_max),
+            "include" => rules(&self.include)?,
+            "exclude" => rules(&self.exclude)?,
+            "routed" => joined(self.routed.iter().map(|net| network_text(*net)).collect())?,
+            "spare_short" => switch(self.spare_short),
+            "log" => match self.log {
+                Level::Off => "off",
+                Level::Error => "error",
+                Level::Info => "info",
+                Level::Debug => "debug",
+            }
+            .into(),
+            "dir" => self.dir.clone()?,
+            _ => return None,
+        })
     }
 
     /// Checks settings against each other.

@@ -222,7 +222,7 @@ fn the_file_of_packages_has_usual_values_of_the_engine() {
         let file = desk.home.path().join(".config/shunt/config.toml");
         let mut engine = config::Config::default();
         let options = SettingOptions::with_dir(Some(file), None);
-        for written in engine_section(&options, config::SETTINGS).unwrap() {
+        for written in engine_section(&options, config::SETTINGS).unwrap().written {
             engine.set(written.setting, &written.text).unwrap();
         }
         engine

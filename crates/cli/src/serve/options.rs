@@ -141,7 +141,7 @@ impl ServeOptions {
     ///
     /// What is wrong, who wrote it and what would be right.
     pub(super) fn load(&self) -> anyhow::Result<Config> {
-        let section = file::read(&self.place())?;
+        let section = file::read(&self.place())?.strictly()?;
         let mut config = Config { name: host_name(), ..Config::default() };
         let mut control_said = false;
         for Written { setting, text, source } in &section.written {
@@ -166,7 +166,7 @@ impl ServeOptions {
     /// The settings that the configuration file decides, as it has them now, but for those that count when users and shares
     /// are read again.
     pub(super) fn of_file(&self) -> anyhow::Result<BTreeMap<&'static str, String>> {
-        let section = file::read(&self.place())?;
+        let section = file::read(&self.place())?.strictly()?;
         let decides = |name: &str| {
             name != "users" && !self.written.iter().any(|(setting, _)| setting.name == name)
         };
@@ -186,7 +186,8 @@ impl ServeOptions {
         }
         let replaced =
             |share: &&ShareConfig| !given.iter().any(|own| smb::name::same(&own.name, &share.name));
-        let mut all: Vec<ShareConfig> = section.shares.iter().filter(replaced).cloned().collect();
+        let of_file = section.shares.iter().map(|(share, _)| share);
+        let mut all: Vec<ShareConfig> = of_file.filter(replaced).cloned().collect();
         all.extend(given);
         if all.is_empty() {
             bail!("nothing to share: name a folder, or say --share NAME=PATH");
@@ -199,41 +200,56 @@ impl ServeOptions {
 
     /// The users as a file has them, with those that are written out added.
     fn read_users(&self, section: &Section, config: &mut Config) -> anyhow::Result<String> {
-        let mut all = match &config.users_file {
-            Some(path) => users::read(path)?,
-            None => match users::usual_path().filter(|path| path.exists()) {
-                Some(path) => {
-                    let all = users::read(&path)?;
-                    config.users_file = Some(path);
-                    all
-                }
-                None => UserFile::default(),
-            },
-        };
+        let mut all = users_of(config)?;
         let written = section.users.iter().map(|(text, source)| (text, source.to_string()));
         let given = self.users.iter().map(|text| (text, "--user".to_owned()));
         for (text, who) in written.chain(given) {
-            // The password is not repeated: this may end in a log.
-            let (name, password) =
-                text.split_once(':').with_context(|| format!("{who}: say NAME:PASSWORD"))?;
-            all.set(User {
-                name: name.to_owned(),
-                uid: None,
-                nt_hash: Some(NtHash::of_password(password)),
-                disabled: false,
-                expires: None,
-            })
-            .with_context(|| who.clone())?;
+            add(&mut all, text).with_context(|| who.clone())?;
         }
-        let someone = all.iter().any(|user| !user.disabled);
-        if !someone && !config.guest && !config.realm_users {
-            bail!(
-                "nobody could log on: there are no users, and no guests. Make a user with `shunt serve user add \
-                 NAME`, or let everybody in with --guest"
-            );
-        }
+        somebody(&all, config)?;
         Ok(all.to_text().to_string())
     }
+}
+
+/// The users that the file of users has which settings name, or the usual one, which is named from then on.
+pub(super) fn users_of(config: &mut Config) -> anyhow::Result<UserFile> {
+    match &config.users_file {
+        Some(path) => users::read(path),
+        None => match users::usual_path().filter(|path| path.exists()) {
+            Some(path) => {
+                let all = users::read(&path)?;
+                config.users_file = Some(path);
+                Ok(all)
+            }
+            None => Ok(UserFile::default()),
+        },
+    }
+}
+
+/// Adds one that is written out, as NAME:PASSWORD.
+pub(super) fn add(all: &mut UserFile, text: &str) -> anyhow::Result<()> {
+    // The password is not repeated: this may end in a log.
+    let (name, password) = text.split_once(':').context("say NAME:PASSWORD")?;
+    all.set(User {
+        name: name.to_owned(),
+        uid: None,
+        nt_hash: Some(NtHash::of_password(password)),
+        disabled: false,
+        expires: None,
+    })?;
+    Ok(())
+}
+
+/// Whether anybody could log on.
+pub(super) fn somebody(all: &UserFile, config: &Config) -> anyhow::Result<()> {
+    let someone = all.iter().any(|user| !user.disabled);
+    if !someone && !config.guest && !config.realm_users {
+        bail!(
+            "nobody could log on: there are no users, and no guests. Make a user with `shunt serve user add NAME`, or let \
+             everybody in with --guest"
+        );
+    }
+    Ok(())
 }
 
 /// The share that a folder is, under its own name.
@@ -253,7 +269,7 @@ fn taken_for_an_option(path: &std::path::Path) -> Option<&str> {
 }
 
 /// Says early, in words, what is wrong with a share's folder.
-fn absolute(share: &mut ShareConfig) -> anyhow::Result<()> {
+pub(super) fn absolute(share: &mut ShareConfig) -> anyhow::Result<()> {
     let words = |what: &str| format!("share {}: {}: {what}", share.name, share.path.display());
     let whole = share.path.canonicalize().map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => match taken_for_an_option(&share.path) {

@@ -35,6 +35,16 @@ pub enum Demand {
 #[error("say off, offered or required")]
 pub struct UnknownDemand;
 
+impl std::fmt::Display for Demand {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Offered => "offered",
+            Self::Required => "required",
+        })
+    }
+}
+
 impl std::str::FromStr for Demand {
     type Err = UnknownDemand;
 

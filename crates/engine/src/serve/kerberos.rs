@@ -32,6 +32,15 @@ pub enum NoKerberos {
     },
 }
 
+/// Whether a server that runs as we do could let clients in with these keys.
+///
+/// # Errors
+///
+/// [`NoKerberos`].
+pub fn try_keytab(keytab: &Path) -> Result<(), NoKerberos> {
+    Kerberos::new(keytab, false).map(drop)
+}
+
 /// The keys of this server.
 #[derive(Debug)]
 pub(super) struct Kerberos {

@@ -110,3 +110,38 @@ fn each_setting_is_known_by_its_name() {
         assert_eq!(s.env, format!("SHUNT_{}", s.name.to_uppercase()));
     }
 }
+
+#[test]
+fn what_is_shown_can_be_set() {
+    let written = [
+        ("enabled", "off"),
+        ("spin_us", "7"),
+        ("nap_us", "0"),
+        ("ring_min", "32K"),
+        ("ring_max", "1M"),
+        ("memory_max", "8G"),
+        ("include", "port:80,port:1-2,addr:10.0.0.0/8,addr:fe80::/10,program:x,end:client"),
+        ("exclude", "addr:192.0.2.1,addr:::1,end:server"),
+        ("routed", "10.96.0.0/12,::/0"),
+        ("spare_short", "off"),
+        ("log", "debug"),
+        ("dir", "/x"),
+    ];
+    assert_eq!(written.map(|(name, _)| name).to_vec(), names());
+    let mut limits = Limits::default();
+    for (name, value) in written {
+        limits.set(name, value).unwrap();
+        assert_eq!(limits.show(name).as_deref(), Some(value), "{name}");
+    }
+    let usual = SETTINGS.iter().filter_map(|s| Some((s.name, Limits::default().show(s.name)?)));
+    let mut again = Limits::default();
+    for (name, value) in usual {
+        again.set(name, &value).unwrap();
+    }
+    assert_eq!(again, Limits::default());
+    assert_eq!(again.show("no_such"), None);
+}
+
+fn names() -> Vec<&'static str> {
+    SETTINGS.iter().map(|setting| setting.name).collect()
+}

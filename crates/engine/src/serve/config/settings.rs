@@ -3,6 +3,7 @@
 //! One name everywhere: `shunt serve --opens-max 1000`, `opens_max = 1000` in the `[serve]` section of the
 //! configuration file.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -188,6 +189,16 @@ pub struct Interface {
     pub speed: Option<u64>,
     /// Whether it has more than one receive queue, so that more than one connection pays.
     pub rss: bool,
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.address)?;
+        if let Some(speed) = self.speed {
+            write!(f, "@{speed}")?;
+        }
+        f.write_str(if self.rss { "+rss" } else { "" })
+    }
 }
 
 /// Most addresses that are listened on, or told.
@@ -484,6 +495,62 @@ impl Config {
         Ok(())
     }
 
+    /// The setting of that name as [`Self::set`] would take it; `None`: it is not set, or there is none.
+    #[must_use]
+    pub fn show(&self, name: &str) -> Option<String> {
+        fn joined<T: ToString>(all: &[T]) -> Option<String> {
+            let words: Vec<String> = all.iter().map(ToString::to_string).collect();
+            (!words.is_empty()).then(|| words.join(","))
+        }
+        let switch = |on: bool| if on { "on" } else { "off" }.to_owned();
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "none".to_owned());
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let limits = &self.limits;
+        Some(match name {
+            "listen" => joined(&self.listen)?,
+            "users" => path(&self.users_file)?,
+            "guest" => switch(self.guest),
+            "anonymous" => switch(self.anonymous),
+            "keytab" => or_none(path(&self.keytab)),
+            "realm_users" => switch(self.realm_users),
+            "unix_users" => switch(self.unix_users),
+            "name" => self.name.clone(),
+            "dialects" => joined(&self.dialects)?,
+            "signing" => self.signing.to_string(),
+            "encryption" => self.encryption.to_string(),
+            "multichannel" => switch(self.multichannel),
+            "interfaces" => joined(&self.interfaces)?,
+            "leases" => switch(self.leases),
+            "directory_leases" => switch(self.directory_leases),
+            "audit" => switch(self.audit),
+            "vectors" => self.vectors.to_string(),
+            "pin" => or_none(joined(&self.pin)),
+            "uring" => match self.uring {
+                Driver::Auto => "auto",
+                Driver::Uring => "on",
+                Driver::Epoll => "off",
+            }
+            .to_owned(),
+            "send" => self.sending.to_string(),
+            "control" => path(&self.control)?,
+            "metrics" => or_none(self.metrics.map(|address| address.to_string())),
+            "connections_max" => limits.connections.to_string(),
+            "sessions_max" => limits.sessions.to_string(),
+            "channels_max" => limits.channels.to_string(),
+            "trees_max" => limits.trees.to_string(),
+            "opens_max" => limits.opens.to_string(),
+            "credits_max" => limits.credits.to_string(),
+            "waiting_max" => limits.waiting.to_string(),
+            "payload_max" => limits.payload.to_string(),
+            "backlog_max" => limits.backlog.to_string(),
+            "memory_max" => limits.memory.to_string(),
+            "setup_time" => limits.set_up.as_secs().to_string(),
+            "durable_time" => limits.durable.as_secs().to_string(),
+            "session_time" => limits.session.map_or(0, |time| time.as_secs()).to_string(),
+            _ => return None,
+        })
+    }
+
     /// Checks settings against each other.
     ///
     /// # Errors
@@ -628,6 +695,24 @@ mod tests {
         let names: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();
         let written: Vec<&str> = WRITTEN.iter().map(|(name, _)| *name).collect();
         assert_eq!(names, written);
+    }
+
+    #[test]
+    fn what_is_shown_can_be_set() {
+        let mut config = Config::default();
+        for (name, value) in WRITTEN {
+            config.set(name, value).unwrap();
+        }
+        for wanted in [config, Config::default()] {
+            let mut again = Config { vectors: 3, ..Config::default() };
+            for setting in SETTINGS {
+                match wanted.show(setting.name) {
+                    Some(value) => again.set(setting.name, &value).unwrap(),
+                    None => assert!(["users", "interfaces", "control"].contains(&setting.name)),
+                }
+            }
+            assert_eq!(again, wanted);
+        }
     }
 
     #[test]

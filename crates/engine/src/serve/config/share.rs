@@ -226,6 +226,35 @@ impl ShareConfig {
         Ok(())
     }
 
+    /// The option of that name, or `path`, as [`Self::set`] would take it; `None`: it is not set, or there is none.
+    #[must_use]
+    pub fn show(&self, option: &str) -> Option<String> {
+        let switch = |on: bool| if on { "on" } else { "off" }.to_owned();
+        let text = |text: String| (!text.is_empty()).then_some(text);
+        Some(match option {
+            "path" => self.path.display().to_string(),
+            "comment" => text(self.comment.clone())?,
+            "ro" => switch(self.read_only),
+            "encrypt" => switch(self.encrypted),
+            "guest" => switch(self.guest),
+            "users" => text(self.users.join("+"))?,
+            "links" => match self.links {
+                Links::Follow => "follow",
+                Links::Refuse => "refuse",
+                Links::Client => "client",
+            }
+            .to_owned(),
+            "hide_dot_files" => switch(self.hide_dot_files),
+            "map_devices" => switch(self.map_devices),
+            "case_sensitive" => switch(self.case_sensitive),
+            "file_mode" => format!("{:03o}", self.file_mode),
+            "folder_mode" => format!("{:03o}", self.folder_mode),
+            "streams" => switch(self.streams),
+            "dos_attributes" => switch(self.dos_attributes),
+            _ => return None,
+        })
+    }
+
     /// Checks the name and that there is a path. Whether the folder is there is found out when it is opened.
     ///
     /// # Errors
@@ -367,6 +396,13 @@ mod tests {
             let mut share = ShareConfig::new("a", "/x");
             share.set(option.name, value).unwrap();
             assert_ne!(share, ShareConfig::new("a", "/x"), "{} has no effect", option.name);
+            let mut again = ShareConfig::new("a", "");
+            for name in ["path"].into_iter().chain(SHARE_OPTIONS.iter().map(|option| option.name)) {
+                if let Some(shown) = share.show(name) {
+                    again.set(name, &shown).unwrap();
+                }
+            }
+            assert_eq!(again, share, "{} is not shown", option.name);
         }
     }
 

@@ -32,6 +32,20 @@ pub enum Policy {
     Always(Method),
 }
 
+impl std::fmt::Display for Policy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Always(Method::Copy) => "copy",
+            Self::Always(Method::Map) => "map",
+            Self::Always(Method::Splice) => "splice",
+            Self::Always(Method::Vmsplice) => "vmsplice",
+            // It is chosen by itself, and by nobody who writes settings.
+            Self::Always(Method::Carried) => "carried",
+        })
+    }
+}
+
 impl std::str::FromStr for Policy {
     type Err = String;
 

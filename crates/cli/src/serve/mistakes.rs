@@ -1,0 +1,110 @@
+//! What is wrong with the section `[serve]`, all of it, for who does not start a server.
+
+use engine::serve::config::{Config, ShareConfig};
+use engine::serve::try_keytab;
+
+use super::file::{self, Section};
+use super::{host_name, options};
+use crate::config::{SettingOptions, Source, Written, Wrong};
+
+/// Settings of the section that make sense, and what does not.
+pub(crate) struct Read {
+    pub(crate) config: Config,
+    pub(super) section: Section,
+    pub(crate) wrong: Vec<Wrong>,
+}
+
+impl Read {
+    /// What the section says, of what makes sense.
+    pub(crate) fn written(&self) -> &[Written] {
+        &self.section.written
+    }
+
+    /// Its shares, and where they are written.
+    pub(crate) fn shares(&self) -> impl Iterator<Item = (&ShareConfig, &Source)> {
+        self.section.shares.iter().map(|(share, source)| (share, source))
+    }
+}
+
+/// Reads it, as far as it makes sense.
+pub(crate) fn read(place: &SettingOptions) -> anyhow::Result<Read> {
+    let mut section = file::read(place)?;
+    let mut wrong = std::mem::take(&mut section.wrong);
+    let mut config = Config { name: host_name(), ..Config::default() };
+    section.written.retain(|written| {
+        let set = config.set(written.setting, &written.text);
+        set.map_err(|bad| wrong.push(Wrong::at(&written.source, bad))).is_ok()
+    });
+    config.shares = section.shares.iter().map(|(share, _)| share.clone()).collect();
+    if let Err(bad) = config.clone().checked() {
+        // The one that is further down.
+        let of_that_name = section
+            .shares
+            .iter()
+            .filter(|(share, _)| bad.name == "share" && smb::name::same(&share.name, &bad.value));
+        let share = of_that_name.map(|(_, source)| source).max_by_key(|source| source.line());
+        wrong.push(at(section.source(&bad.name).or(share), bad.into()));
+    }
+    Ok(Read { config, section, wrong })
+}
+
+fn at(source: Option<&Source>, bad: anyhow::Error) -> Wrong {
+    match source {
+        Some(source) => Wrong::at(source, format_args!("{bad:#}")),
+        None => bad.into(),
+    }
+}
+
+impl Section {
+    /// Where a setting is written.
+    fn source(&self, setting: &str) -> Option<&Source> {
+        self.written.iter().find(|w| w.setting == setting).map(|w| &w.source)
+    }
+}
+
+/// All that is wrong. `with_files`: also with what it names, files and folders, as they are for whoever asks.
+pub(crate) fn in_file(place: &SettingOptions, with_files: bool) -> Vec<Wrong> {
+    match read(place) {
+        Ok(mut read) => {
+            if with_files && read.section.is_there {
+                let bad = files(&mut read.config, &read.section);
+                read.wrong.extend(bad);
+            }
+            read.wrong
+        }
+        Err(bad) => vec![bad.into()],
+    }
+}
+
+fn files(config: &mut Config, section: &Section) -> Vec<Wrong> {
+    let mut wrong = Vec::new();
+    for (share, source) in &section.shares {
+        if let Err(bad) = options::absolute(&mut share.clone()) {
+            wrong.push(at(Some(source), bad));
+        }
+    }
+    if let Some(keytab) = &config.keytab
+        && let Err(bad) = try_keytab(keytab)
+    {
+        wrong.push(at(section.source("keytab"), anyhow::Error::from(bad).context("keytab")));
+    }
+    match options::users_of(config) {
+        Ok(mut all) => {
+            let before = wrong.len();
+            for (text, source) in &section.users {
+                if let Err(bad) = options::add(&mut all, text) {
+                    wrong.push(at(Some(source), bad));
+                }
+            }
+            // Who names none of these may do so on the command line.
+            if !section.shares.is_empty()
+                && wrong.len() == before
+                && let Err(bad) = options::somebody(&all, config)
+            {
+                wrong.push(at(section.shares.first().map(|(_, source)| source), bad));
+            }
+        }
+        Err(bad) => wrong.push(at(section.source("users"), bad)),
+    }
+    wrong
+}
