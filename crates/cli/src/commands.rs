@@ -538,7 +538,7 @@ fn doctor(arguments: DoctorArguments) -> anyhow::Result<u8> {
         (None, program) => {
             let place = arguments.place.settings();
             let mut sections = engine::mistakes_in_file(&place);
-            sections.extend(serve::mistakes::in_file(&place, false));
+            sections.extend(serve::mistakes::in_file(&place));
             let settings = config::load(&place);
             doctor::examine(&program.unwrap_or_default(), &settings, &sections)
         }

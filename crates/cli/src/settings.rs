@@ -141,6 +141,7 @@ impl Checked {
         let (merged, mistakes) = config::look_at_file(&place);
         let is_understood = !mistakes.iter().any(config::Mistake::is_of_the_whole_file);
         let mut wrong: Vec<Wrong> = mistakes.into_iter().map(Wrong::from).collect();
+        let mut warnings: Vec<String> = merged.closed().into_iter().collect();
         if is_understood && merged.file.is_some() {
             if let (Some(dir), Some(source)) = (&merged.limits.dir, merged.source("dir"))
                 && let Some(bad) = doctor::wrong_directory(dir)
@@ -149,11 +150,12 @@ impl Checked {
             }
             wrong.extend(remote::mistakes_in_file(&place));
             wrong.extend(remote::mistakes_beside_file(&place));
-            wrong.extend(serve::mistakes::in_file(&place, true));
+            let (bad, told) = serve::mistakes::in_file_and_beside(&place);
+            wrong.extend(bad);
+            warnings.extend(told);
         }
         let mistakes = in_order(&wrong, merged.file.as_deref());
         let file = merged.file.as_ref().or(file.as_ref()).map(|file| file.display().to_string());
-        let warnings = merged.closed().into_iter().collect();
         Self { version: JSON_VERSION, file, valid: mistakes.is_empty(), mistakes, warnings }
     }
 

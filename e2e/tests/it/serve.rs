@@ -320,6 +320,13 @@ fn what_cannot_serve_says_what_to_do() {
         (&[], &["nothing to share", "--share NAME=PATH"]),
         (&["--listen", "127.0.0.1:0", "files"], &["nobody could log on", "user add", "--guest"]),
         (
+            &["--guest", "--signing", "required", "files"],
+            &["nobody could log on", "signing = required keeps them out", "user add"],
+        ),
+        (&["--guest", "--encryption", "required", "files"], &["encryption = required keeps"]),
+        (&["--guest", "--keytab", "/not/there", "--realm-users", "files"], &["keytab"]),
+        (&["--guest", "--share", "a=files,guest=off"], &["nobody could use a share", "no guests"]),
+        (
             &["--guest", "--share", "a=/not/there"],
             &["share a: /not/there: there is no such folder"],
         ),

@@ -62,25 +62,29 @@ impl Section {
     }
 }
 
-/// All that is wrong. `with_files`: also with what it names, files and folders, as they are for whoever asks.
-pub(crate) fn in_file(place: &SettingOptions, with_files: bool) -> Vec<Wrong> {
-    match read(place) {
-        Ok(mut read) => {
-            if with_files && read.section.is_there {
-                let bad = files(&mut read.config, &read.section);
-                read.wrong.extend(bad);
-            }
-            read.wrong
-        }
-        Err(bad) => vec![bad.into()],
-    }
+/// All that is wrong.
+pub(crate) fn in_file(place: &SettingOptions) -> Vec<Wrong> {
+    read(place).map_or_else(|bad| vec![bad.into()], |read| read.wrong)
 }
 
-fn files(config: &mut Config, section: &Section) -> Vec<Wrong> {
+/// The same, and what is wrong with what it names, files and folders, as they are for whoever asks; and what need not be
+/// wrong.
+pub(crate) fn in_file_and_beside(place: &SettingOptions) -> (Vec<Wrong>, Vec<String>) {
+    let Ok(mut read) = read(place) else { return (in_file(place), Vec::new()) };
+    let mut told = Vec::new();
+    if read.section.is_there {
+        let bad = files(&mut read.config, &read.section, &mut told);
+        read.wrong.extend(bad);
+    }
+    (read.wrong, told)
+}
+
+fn files(config: &mut Config, section: &Section, told: &mut Vec<String>) -> Vec<Wrong> {
     let mut wrong = Vec::new();
     for (share, source) in &section.shares {
-        if let Err(bad) = options::absolute(&mut share.clone()) {
-            wrong.push(at(Some(source), bad));
+        match options::absolute(&mut share.clone(), config.unix_users) {
+            Ok(words) => told.extend(words),
+            Err(bad) => wrong.push(at(Some(source), bad)),
         }
     }
     if let Some(keytab) = &config.keytab
@@ -97,11 +101,11 @@ fn files(config: &mut Config, section: &Section) -> Vec<Wrong> {
                 }
             }
             // Who names none of these may do so on the command line.
-            if !section.shares.is_empty()
-                && wrong.len() == before
-                && let Err(bad) = options::somebody(&all, config)
-            {
-                wrong.push(at(section.shares.first().map(|(_, source)| source), bad));
+            if !section.shares.is_empty() && wrong.len() == before {
+                match options::reach(&all, config) {
+                    Ok(words) => told.extend(words),
+                    Err(bad) => wrong.push(at(section.shares.first().map(|(_, at)| at), bad)),
+                }
             }
         }
         Err(bad) => wrong.push(at(section.source("users"), bad)),

@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow, bail};
 use clap::builder::{OsStr, StyledStr};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use engine::serve::config::{Config, SETTINGS, SHARE_OPTIONS, Setting, ShareConfig};
+use engine::serve::fs::{Lack, try_folder};
+use smb::FileTime;
 use smb::auth::{NtHash, User, UserFile};
 
 use super::file::{self, Section};
 use super::{host_name, place, users};
 use crate::config::{SettingOptions, Written};
+use crate::say;
 
 /// The value of a setting that is on or off.
 const SWITCH: &str = "on|off";
@@ -153,7 +157,7 @@ impl ServeOptions {
             config.set(setting.name, text).map_err(|bad| anyhow!("--{option}: {bad}"))?;
             control_said |= setting.name == "control";
         }
-        config.shares = self.shares(&section)?;
+        config.shares = self.shares(&section, config.unix_users)?;
         config.users = self.read_users(&section, &mut config)?;
         config.test_codes = self.torture;
         if !control_said {
@@ -174,7 +178,7 @@ impl ServeOptions {
         Ok(written.map(|written| (written.setting, written.text)).collect())
     }
 
-    fn shares(&self, section: &Section) -> anyhow::Result<Vec<ShareConfig>> {
+    fn shares(&self, section: &Section, unix_users: bool) -> anyhow::Result<Vec<ShareConfig>> {
         // Options are shares beside those of the file, and stand for those of the same name.
         let mut given = Vec::new();
         for text in &self.shares {
@@ -193,7 +197,9 @@ impl ServeOptions {
             bail!("nothing to share: name a folder, or say --share NAME=PATH");
         }
         for share in &mut all {
-            absolute(share)?;
+            if let Some(words) = absolute(share, unix_users)? {
+                say::line(format_args!("shunt serve: {words}"));
+            }
         }
         Ok(all)
     }
@@ -206,7 +212,9 @@ impl ServeOptions {
         for (text, who) in written.chain(given) {
             add(&mut all, text).with_context(|| who.clone())?;
         }
-        somebody(&all, config)?;
+        for words in reach(&all, config)? {
+            say::line(format_args!("shunt serve: {words}"));
+        }
         Ok(all.to_text().to_string())
     }
 }
@@ -240,16 +248,15 @@ pub(super) fn add(all: &mut UserFile, text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether anybody could log on.
-pub(super) fn somebody(all: &UserFile, config: &Config) -> anyhow::Result<()> {
-    let someone = all.iter().any(|user| !user.disabled);
-    if !someone && !config.guest && !config.realm_users {
-        bail!(
-            "nobody could log on: there are no users, and no guests. Make a user with `shunt serve user add NAME`, or let \
-             everybody in with --guest"
-        );
-    }
-    Ok(())
+/// Who is kept out, in words.
+///
+/// # Errors
+///
+/// Everybody is.
+pub(super) fn reach(all: &UserFile, config: &Config) -> anyhow::Result<Vec<String>> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = FileTime::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), 0);
+    Ok(config.reach(all, now)?)
 }
 
 /// The share that a folder is, under its own name.
@@ -268,8 +275,12 @@ fn taken_for_an_option(path: &std::path::Path) -> Option<&str> {
     std::path::Path::new(folder).is_dir().then_some(option)
 }
 
-/// Says early, in words, what is wrong with a share's folder.
-pub(super) fn absolute(share: &mut ShareConfig) -> anyhow::Result<()> {
+/// Says early, in words, what is wrong with a share's folder; what need not be wrong is the answer. `unix_users`: it is for
+/// the users of sessions, and not for ours.
+pub(super) fn absolute(
+    share: &mut ShareConfig,
+    unix_users: bool,
+) -> anyhow::Result<Option<String>> {
     let words = |what: &str| format!("share {}: {}: {what}", share.name, share.path.display());
     let whole = share.path.canonicalize().map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => match taken_for_an_option(&share.path) {
@@ -283,13 +294,26 @@ pub(super) fn absolute(share: &mut ShareConfig) -> anyhow::Result<()> {
             }
             None => anyhow!(words("there is no such folder")),
         },
+        // Which of those above it.
+        std::io::ErrorKind::PermissionDenied => {
+            let named = std::path::absolute(&share.path).unwrap_or_else(|_| share.path.clone());
+            let closed = try_folder(&named).err().map(|closed| closed.to_string());
+            anyhow!(words(&closed.unwrap_or_else(|| e.to_string())))
+        }
         _ => anyhow!(words(&e.to_string())),
     })?;
     if !whole.is_dir() {
         bail!(words("it is no folder, and only folders can be shared"));
     }
+    let told = match try_folder(&whole) {
+        Ok(()) => None,
+        Err(_) if unix_users => None,
+        Err(closed) if closed.lack == Lack::Enter => bail!(words(&closed.to_string())),
+        // What clients leave there they may not be meant to see.
+        Err(closed) => Some(words(&closed.to_string())),
+    };
     share.path = whole;
-    Ok(())
+    Ok(told)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! People write settings by name ([`SETTINGS`]) and shares by name and options ([`SHARE_OPTIONS`]).
 
+mod reach;
 mod settings;
 mod share;
 
@@ -12,6 +13,7 @@ use std::time::Duration;
 use smb::session::Dialect;
 
 pub use super::fs::Links;
+pub use reach::Unreachable;
 pub use settings::{BadSetting, Interface, SETTINGS, Setting};
 pub use share::{BadShare, SHARE_OPTIONS, ShareConfig};
 

@@ -17,6 +17,7 @@
 //! `/proc` must be mounted: extended attributes and modes of `O_PATH` descriptors are reached through it.
 
 mod change;
+mod closed;
 mod delays;
 mod device;
 mod directory;
@@ -54,6 +55,7 @@ use device::Mount;
 use lookup::Waits;
 
 pub use change::{Posix, SetTimes};
+pub use closed::{Closed, Lack, try_folder};
 pub use directory::{Directory, Errand};
 pub use errno::{status, status_of};
 pub use handle::{Handle, Identity};

@@ -1,4 +1,5 @@
 mod attributes;
+mod closed;
 mod coarse;
 mod cost;
 mod escape;
