@@ -58,6 +58,8 @@ Examples:
   shunt stat                     connections, an end a line
   shunt stat --totals            processes, pairs of processes, reasons for TCP
   shunt stat --pid 4711 --watch  one process, every 2 seconds
+  shunt stat --port 6379 --mode tcp      which connections of Redis are on TCP, and why
+  shunt stat --program nginx --reason 2  whose server does not run under shunt
   sudo shunt stat --dir /dev/shm/shunt-1000     those of user 1000
   shunt stat smb                 sessions, opens and latencies of `shunt serve`
   shunt stat --json | jq '.connections[] | select(.mode == \"TCP\") | .reason_words'";
@@ -182,7 +184,8 @@ enum Command {
     #[command(
         long_about = "Show connections, processes and why connections are on TCP.\n\n\
             Each end of a connection is a line of its own. Mode is SHM (shared memory), SMCR (by SMC-R to \
-            another host), or TCP with the number and words of the reason. Connections that the library never had to do with are not \
+            another host), or TCP with the number and words of the reason. --port, --program, --mode and --reason leave all \
+            connections out that are not all of what is asked for; of --totals all processes that have none such. Connections that the library never had to do with are not \
             listed here but by ss(8). Where an engine runs, the \
             load of each of its vectors follows.\n\n\
             Bells: one-byte wake-ups sent over TCP to a peer that slept.\n\
@@ -201,6 +204,7 @@ enum Command {
     /// Show rates live in the terminal
     #[command(
         long_about = "Show rates per second live in the terminal, the busiest connection first.\n\n\
+            --port, --program, --mode and --reason leave lines out as in `shunt stat`.\n\n\
             Keys: q quits, s changes what lines are sorted by, p changes between connections and \
             processes, the arrows scroll.",
         override_usage = "shunt top [OPTIONS]"
@@ -411,6 +415,8 @@ struct StatArguments {
     /// Only connections which this process has an end of
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pid: Option<u32>,
+    #[command(flatten)]
+    filter: stat::Filter,
     /// Also ends that have closed, what dead processes left behind, and listeners
     #[arg(long)]
     all: bool,
@@ -449,6 +455,8 @@ struct TopArguments {
     /// Time between two looks in seconds, 0.1 to 86400
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     interval: Duration,
+    #[command(flatten)]
+    filter: stat::Filter,
     #[command(flatten)]
     place: Place,
 }
@@ -510,9 +518,9 @@ fn perform(command: Command) -> Result<u8, (u8, anyhow::Error)> {
         Command::Doctor(arguments) => doctor(arguments).map_err(failed),
         Command::Stat(arguments) => stat(arguments).map(|()| EXIT_OK).map_err(failed),
         Command::Top(arguments) => {
-            let interval = arguments.interval;
-            let dir = arguments.place.dir(false).map_err(failed)?;
-            top::run(dir.as_deref(), interval).map(|()| EXIT_OK).map_err(failed)
+            let TopArguments { interval, filter, place } = arguments;
+            let dir = place.dir(false).map_err(failed)?;
+            top::run(dir.as_deref(), interval, filter).map(|()| EXIT_OK).map_err(failed)
         }
         Command::Defrag(arguments) => defrag::defrag(&arguments),
         Command::Engine(arguments) => engine::engine(&arguments).map(|()| EXIT_OK).map_err(failed),
@@ -559,6 +567,7 @@ fn stat(arguments: StatArguments) -> anyhow::Result<()> {
         json,
         watch,
         pid,
+        filter,
         all,
         totals,
         prometheus,
@@ -571,7 +580,11 @@ fn stat(arguments: StatArguments) -> anyhow::Result<()> {
         !everyone || prometheus || metrics.is_some(),
         "--everyone goes with --prometheus or --metrics"
     );
-    let view = stat::View { json, pid, all, totals, watch };
+    anyhow::ensure!(
+        filter.is_empty() || !(prometheus || metrics.is_some()),
+        "--port, --program, --mode and --reason are not for --prometheus and --metrics, which have everything"
+    );
+    let view = stat::View { json, pid, filter, all, totals, watch };
     let dir = place.dir(json)?;
     let whose = if everyone {
         stat::prometheus::Whose::Everyones

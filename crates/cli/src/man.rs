@@ -40,7 +40,7 @@ const STAT_EXIT: &[(&str, &str)] = &[
     ("0", "success; also when there is no board, and so nothing to show"),
     (
         "1",
-        "the board cannot be read; with --pid, there is no such process, or it is not on the board",
+        "the board cannot be read; with --pid or --program, there is no such process, or it is not on the board",
     ),
     ("2", "wrong usage"),
 ];

@@ -1,5 +1,6 @@
 //! `shunt stat`: connections, processes, link groups and the engine's vectors, as a table or as JSON.
 
+mod filter;
 mod load;
 pub(crate) mod prometheus;
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use serde::Serialize;
 
+pub(crate) use filter::Filter;
 use load::{Load, Loads};
 
 use crate::snapshot::{
@@ -29,6 +31,8 @@ pub(crate) struct View {
     pub(crate) json: bool,
     /// Only this process.
     pub(crate) pid: Option<u32>,
+    /// Only such connections.
+    pub(crate) filter: Filter,
     /// Also what is closing, what the dead left behind, and listeners.
     pub(crate) all: bool,
     /// Sums and not connections.
@@ -53,11 +57,16 @@ pub(crate) fn run(view: &View, dir: Option<&str>, out: &mut impl Write) -> anyho
     let mut watch = Watch::new(dir)?;
     let mut engine = load::Looker::default();
     let clear = view.watch.is_some() && !view.json && std::io::stdout().is_terminal();
-    let mut asked = view.pid;
+    let mut is_first = true;
     loop {
         let snapshot = watch.look()?;
-        if let Some(pid) = asked.take() {
-            ensure_there(pid, view.all, snapshot.as_ref())?;
+        if std::mem::take(&mut is_first) {
+            if let Some(pid) = view.pid {
+                ensure_there(pid, view.all, snapshot.as_ref())?;
+            }
+            if let Some(snapshot) = &snapshot {
+                view.filter.ensure_there(snapshot, view.all)?;
+            }
         }
         let loads = engine.look(dir);
         if clear {
@@ -130,6 +139,7 @@ fn select(mut snapshot: Snapshot, view: &View) -> Snapshot {
         });
         snapshot.listeners.retain(|l| shown(l.pid, l.host_pid) == pid);
     }
+    view.filter.apply(&mut snapshot);
     snapshot
 }
 
@@ -147,8 +157,8 @@ fn text(snapshot: &Snapshot, view: &View, loads: &Loads) -> String {
         text += &section("Listeners", listeners(&snapshot.listeners));
     }
     match loads {
-        // One process may be none of the engine's.
-        Ok(_) if view.pid.is_some() => {}
+        // One process, or some connections, may be none of the engine's.
+        Ok(_) if view.pid.is_some() || !view.filter.is_empty() => {}
         Ok(loads) => text += &section("Vectors of the engine", load::table(loads)),
         Err(problem) => text += &format!("\n{problem}\n"),
     }

@@ -194,13 +194,15 @@ struct Screen {
     /// Others are to have the terminal until we go on.
     rests: bool,
     board: String,
+    /// Which lines are shown. Rates are of all, so that one that comes to be shown has not done everything since the last look.
+    filter: stat::Filter,
     now: Option<Snapshot>,
     before: Option<Snapshot>,
     seconds: f64,
 }
 
 impl Screen {
-    const fn new(board: String) -> Self {
+    const fn new(board: String, filter: stat::Filter) -> Self {
         Self {
             subject: Subject::Connections,
             order: Order::Bytes,
@@ -208,6 +210,7 @@ impl Screen {
             done: false,
             rests: false,
             board,
+            filter,
             now: None,
             before: None,
             seconds: 0.0,
@@ -280,7 +283,7 @@ impl Screen {
             rate: rate(before.as_ref(), &connection_key(c), c.counters, self.seconds),
             total: c.counters.bytes_tx.saturating_add(c.counters.bytes_rx),
         };
-        now.connections.iter().map(entry).collect()
+        now.connections.iter().filter(|c| self.filter.takes(c)).map(entry).collect()
     }
 
     fn processes(&self, now: &Snapshot) -> Vec<Entry> {
@@ -299,7 +302,8 @@ impl Screen {
             rate: rate(before.as_ref(), &process_key(p), p.counters, self.seconds),
             total: p.counters.bytes_tx.saturating_add(p.counters.bytes_rx),
         };
-        now.processes.iter().map(entry).collect()
+        let is_shown = |p: &&Process| self.filter.takes_process(p, &now.connections);
+        now.processes.iter().filter(is_shown).map(entry).collect()
     }
 
     /// Headings of the names, and what their columns are worth.
@@ -323,7 +327,12 @@ impl Screen {
 
     fn headline(&self) -> String {
         match &self.now {
-            Some(snapshot) => format!("shunt top: {}", stat::summary(snapshot)),
+            Some(all) if self.filter.is_empty() => format!("shunt top: {}", stat::summary(all)),
+            Some(all) => {
+                let mut shown = all.clone();
+                self.filter.apply(&mut shown);
+                format!("shunt top: {}", stat::summary(&shown))
+            }
             None => {
                 format!("shunt top: no board at {}: no program runs under shunt here", self.board)
             }
@@ -383,7 +392,11 @@ impl Drop for Terminal {
 const STDIN: i32 = 0;
 
 /// Shows the board until somebody has seen enough.
-pub(crate) fn run(dir: Option<&str>, interval: Duration) -> anyhow::Result<()> {
+pub(crate) fn run(
+    dir: Option<&str>,
+    interval: Duration,
+    filter: stat::Filter,
+) -> anyhow::Result<()> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         bail!("top needs a terminal; use `shunt stat --watch`");
     }
@@ -391,7 +404,7 @@ pub(crate) fn run(dir: Option<&str>, interval: Duration) -> anyhow::Result<()> {
         bail!("this terminal (TERM) can only print lines; use `shunt stat --watch`");
     }
     let mut watch = Watch::new(dir)?;
-    let mut screen = Screen::new(watch.path());
+    let mut screen = Screen::new(watch.path(), filter);
     screen.handle_snapshot(watch.look()?, 0.0);
     let stop = Arc::new(AtomicBool::new(false));
     let rests = Arc::new(AtomicBool::new(false));

@@ -4,7 +4,7 @@ use super::*;
 use crate::snapshot::tests::Fixture;
 
 fn screen(snapshots: Vec<Snapshot>) -> Screen {
-    let mut screen = Screen::new("/x/board".into());
+    let mut screen = Screen::new("/x/board".into(), stat::Filter::default());
     for snapshot in snapshots {
         screen.handle_snapshot(Some(snapshot), 2.0);
     }
