@@ -32,6 +32,7 @@ use crate::{Level, Reason, offer, room};
 mod asking;
 mod attach;
 mod bells;
+mod called;
 mod closing;
 mod copying;
 mod cut;

@@ -269,6 +269,9 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
         dissolved(w, conn, fd);
         return;
     }
+    if asks_again(conn, result) && begun && conn.phase() == Phase::Tcp {
+        return;
+    }
     if begun && conn.phase() == Phase::Attached {
         // Who asks again how it went is told so once by the kernel, whatever has gone over it by then.
         if result == 0 && conn.is_between(fd) {
@@ -285,13 +288,13 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
     }
     match (storage.and_then(call::address), all_on_tcp()) {
         // Made before that, and not connected.
-        (Some(_), Some(reason)) => conn.stay_tcp(w, fd, reason),
+        (Some(remote), Some(reason)) => conn.stay_tcp_to(w, fd, reason, remote),
         (Some(remote), None) => {
             let errno = real::errno();
             if !remote::connected(w, conn, fd, remote) {
                 // Asked for before there was a connection.
                 match Reason::from_code(conn.stay.load(Ordering::Relaxed)) {
-                    Some(reason) => conn.stay_tcp(w, fd, reason),
+                    Some(reason) => conn.stay_tcp_to(w, fd, reason, remote),
                     None => {
                         conn.connecting(w, fd, remote, since);
                         ready::offered(w, conn);
@@ -304,6 +307,21 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
         (None, _) if result == 0 => conn.dissolved(w, fd),
         (None, _) => {}
     }
+}
+
+/// Whether a `connect` that has answered so was about a connection that one before had begun, and of which all has been said:
+/// the kernel tells once how it went, by success or by another error than these. Then there may be another one.
+fn asks_again(conn: &Conn, result: c_int) -> bool {
+    use local::conn::options::BEGUN;
+    let errno = real::errno();
+    let was_begun = conn.options.load(Ordering::Relaxed) & BEGUN != 0;
+    match (result, errno) {
+        (-1, libc::EINPROGRESS | libc::EINTR) => conn.options.fetch_or(BEGUN, Ordering::Relaxed),
+        (-1, libc::EALREADY | libc::EISCONN) => return was_begun,
+        _ if was_begun => conn.options.fetch_and(!BEGUN, Ordering::Relaxed),
+        _ => return false,
+    };
+    was_begun
 }
 
 fn dissolved(w: &'static World, conn: &'static Conn, fd: c_int) {

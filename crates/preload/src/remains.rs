@@ -39,7 +39,8 @@ pub(crate) fn before_a_fork(w: &'static World, conn: &'static Conn, fd: c_int) {
 pub(crate) fn cut_off(w: &'static World, conn: &'static Conn, fd: c_int, own: bool) {
     if w.limits.log >= local::Level::Error {
         local::log::error(format_args!(
-            "fd {fd}: reset: others are to have it, and what is unread cannot go back to TCP"
+            "{}: reset: others are to have it, and what is unread cannot go back to TCP",
+            conn.called(fd)
         ));
     }
     reset(w, conn, fd, own);

@@ -382,7 +382,8 @@ fn give_up(w: &'static World, conn: &'static Conn, fd: c_int, reason: Reason) {
     // What the other host has ended is no error of anybody's here.
     if w.limits.log >= local::Level::Error && reason != Reason::Short {
         local::log::error(format_args!(
-            "fd {fd}: reset: {} {}; the peer was promised SMC, or the engine has the connection",
+            "{}: reset: {} {}; the peer was promised SMC, or the engine has the connection",
+            conn.called(fd),
             reason.code(),
             reason.words()
         ));

@@ -117,6 +117,48 @@ fn lines_go_to_standard_error_and_to_a_log_in_its_place() {
     assert!(got.out.contains("shunt[") && got.err.is_empty(), "{got:?}");
 }
 
+/// Connects to a server without Shunt, as a program does that is told later how that went, and asks for it by `connect`.
+const ASKING: &str = r#"
+import errno, os, select, socket, sys
+port = int(sys.argv[1])
+client = socket.socket()
+client.setblocking(False)
+told = [client.connect_ex(("127.0.0.1", port))]
+select.select([], [client], [])
+told += [client.connect_ex(("127.0.0.1", port)) for _ in range(2)]
+assert told == [errno.EINPROGRESS, 0, errno.EISCONN], told
+print("127.0.0.1:%d -> 127.0.0.1:%d" % (client.getsockname()[1], port))
+# The same socket, for another connection, of which there is something to be said.
+client.setblocking(True)
+client.close()
+again = socket.create_connection(("127.0.0.1", port))
+print("127.0.0.1:%d -> 127.0.0.1:%d" % (again.getsockname()[1], port))
+"#;
+
+#[test]
+fn a_line_says_which_connection_it_is_about_and_is_said_once() {
+    let Some(got) = ran("nothing") else { return };
+    let both = |line: &&str| line.matches("127.0.0.1:").count() == 2 && line.contains(" -> ");
+    let attached: Vec<&str> = got.err.lines().filter(|line| line.contains("attached")).collect();
+    assert!(attached.len() == 2 && attached.iter().all(both), "{got:?}");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let port = listener.local_addr().expect("an address").port().to_string();
+    let Some(python) = installed("python3") else {
+        return skipped("python3 is not installed");
+    };
+    let board = BoardDir::new();
+    let mut program = command(&python, Under::Shunt(&board));
+    program.env("SHUNT_LOG", "info").args(["-c", ASKING, &port]);
+    let got = outcome(&mut program, LIMIT);
+    assert!(got.ok(), "{got:?}");
+    let said: Vec<&str> = got.err.lines().filter(|line| line.contains("on TCP: 2 ")).collect();
+    let wanted: Vec<&str> = got.out.lines().collect();
+    assert_eq!((said.len(), wanted.len()), (2, 2), "{got:?}");
+    for (line, ends) in said.iter().zip(wanted) {
+        assert!(line.contains(ends), "{line} does not say {ends}");
+    }
+}
+
 /// Who loads the library without `shunt run` hears of what is wrong, unless nothing is to be said.
 #[test]
 fn settings_that_make_no_sense_are_told_unless_nothing_is_to_be_said() {

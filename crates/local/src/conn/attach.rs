@@ -8,6 +8,7 @@ use crate::turns::Turns;
 
 use crate::board::{Found, netns_of};
 
+use super::called::Called;
 use super::links::{link, unlink};
 use super::offered::Offered;
 use super::{
@@ -128,7 +129,7 @@ impl Conn {
         self.forget_offer(w);
         match self.try_offer(w, fd, remote, since) {
             Ok(()) => self.set_phase(Phase::Offered),
-            Err(reason) => self.stay_tcp(w, fd, reason),
+            Err(reason) => self.stay_tcp_to(w, fd, reason, remote),
         }
     }
 
@@ -308,12 +309,22 @@ impl Conn {
 
     /// Settles a connection on TCP, with a record for people if we take part already.
     pub fn stay_tcp(&self, w: &World, fd: i32, reason: Reason) {
+        self.stays(w, fd, reason, || self.called(fd));
+    }
+
+    /// The same of one that leads there, which the kernel need not know yet.
+    pub fn stay_tcp_to(&self, w: &World, fd: i32, reason: Reason, remote: SocketAddrV6) {
+        self.stays(w, fd, reason, || self.called_to(fd, remote));
+    }
+
+    fn stays(&self, w: &World, fd: i32, reason: Reason, name: impl Fn() -> Called) {
         w.count(reason);
         if reason == Reason::NoSlot {
             w.has_no_place();
         }
         if w.limits.log >= Level::Info {
-            crate::log::line(format_args!("fd {fd}: on TCP: {} {}", reason.code(), reason.words()));
+            let (name, code, words) = (name(), reason.code(), reason.words());
+            crate::log::line(format_args!("{name}: on TCP: {code} {words}"));
         }
         if let Some((_, half)) = self.my_half(w) {
             half.reason.store(reason.code(), Ordering::Relaxed);
@@ -438,15 +449,13 @@ impl Conn {
             add64(&slot.attached, 1);
             add64(&slot.attached_clients, u64::from(half.client.load(Ordering::Relaxed) == 1));
         }
-        if w.limits.log >= Level::Info {
-            let n = half.fd.load(Ordering::Relaxed);
-            let (sent, taken) = (self.tx.sent(), half.tcp_rx.load(Ordering::Relaxed));
-            crate::log::line(format_args!("fd {n}: attached after {sent} bytes out, {taken} in"));
-        }
         self.set_phase(Phase::Attached);
         // Either we see a receive that has begun, or it sees that we are attached. Pairs with
         // `receiving`.
         full_fence();
+        if w.limits.log >= Level::Info {
+            self.says_that_it_is_attached(half);
+        }
     }
 
     pub(super) fn counted(&self, w: &World) -> bool {
@@ -497,9 +506,9 @@ impl Conn {
         let _quiet = if quiet.is_none() { quietly() } else { None };
         let up = self.tx.rise(&half.flags, &half.up_at, &half.users, counted);
         if up && w.limits.log >= Level::Debug {
-            let n = half.fd.load(Ordering::Relaxed);
+            let name = self.called(self.own_fd(half));
             let at = half.up_at.load(Ordering::Relaxed);
-            crate::log::line(format_args!("fd {n}: sends through the ring after {at} bytes"));
+            crate::log::line(format_args!("{name}: sends through the ring after {at} bytes"));
         }
         if up {
             // Either we see that a doorbell had to wait for this, or who has it sees that it need not. Pairs with `ring_bell`.
@@ -1170,7 +1179,7 @@ fn staying_here() -> u32 {
 }
 
 /// Whether this is the address of nobody (the wildcard).
-fn is_nowhere(ip: std::net::Ipv6Addr) -> bool {
+pub(super) fn is_nowhere(ip: std::net::Ipv6Addr) -> bool {
     ip.is_unspecified() || ip.to_ipv4_mapped().is_some_and(|v4| v4.is_unspecified())
 }
 

@@ -76,7 +76,7 @@ impl Conn {
             let _ = call::shutdown(fd, 1);
         }
         if w.limits.log >= Level::Debug {
-            crate::log::line(format_args!("fd {fd}: back on TCP at ring offset {at}"));
+            crate::log::line(format_args!("{}: back on TCP at ring offset {at}", self.called(fd)));
         }
     }
 
@@ -853,7 +853,7 @@ impl Conn {
     fn resets(&self, w: &World, fd: i32, mine: &Half, why: Option<&str>) -> Got {
         let peer = self.halves(w).map(|(_, peer)| peer);
         if let Some(why) = why.filter(|_| w.limits.log >= Level::Error) {
-            crate::log::error(format_args!("fd {fd}: reset: {why}"));
+            crate::log::error(format_args!("{}: reset: {why}", self.called(fd)));
         }
         mine.flags.fetch_or(flag::CLOSED | flag::RESET | flag::SHUT, Ordering::Release);
         self.error.store(104, Ordering::Relaxed);

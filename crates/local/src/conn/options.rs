@@ -39,6 +39,8 @@ pub const ZEROCOPY: u32 = 16384;
 pub const NOT_ASKED: u32 = 32768;
 /// Its listener is bound to an interface, or marked for a route of its own: the engine does not speak for it.
 pub const CHOSEN_WAY: u32 = 131_072;
+/// A `connect` has begun to connect it, and the kernel has not told the program yet how that went.
+pub const BEGUN: u32 = 262_144;
 /// `TCP_USER_TIMEOUT` was set: how long who waits for room may wait for a peer that reads nothing.
 pub const USER_TIMEOUT: u32 = 65536;
 /// All that a stand-in has if the program has set it; accepted sockets have their listener's.
