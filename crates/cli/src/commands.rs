@@ -48,6 +48,7 @@ end is this program's: the one that connects, or the one that accepts.";
 
 pub(crate) const EXAMPLES_DOCTOR: &str = "\
 Examples:
+  shunt doctor                   this host: kernel, limits, shared memory, engine, devices, services
   shunt doctor nginx
   shunt doctor ./serve.py        follows the #! line
   shunt doctor --pid 4711        is it loaded there, and has it connections?
@@ -170,13 +171,15 @@ enum Command {
         after_help = EXAMPLES_RUN
     )]
     Run(RunArguments),
-    /// Find out whether a program can be accelerated, and if not, why
+    /// Find out whether a program, or any on this host, can be accelerated, and if not, why
     #[command(
         long_about = "Find out whether a program can be accelerated here, and if not, why and what to do.\n\n\
-            One line for each check, with ok, warn or no; the last line is the verdict.\n\n\
+            One line for each check, with ok, warn or no; the last line is the verdict. Without a program it is about the host: \
+            its kernel, limits, memory and directory, who takes part there, whether an engine runs and from where it speaks, \
+            io_uring, RDMA devices and services.\n\n\
             What a program does to itself when it runs is not seen before that: a seccomp filter that it installs, \
             for one, is told by --pid only.",
-        override_usage = "shunt doctor [OPTIONS] PROGRAM\n       shunt doctor [OPTIONS] --pid PID",
+        override_usage = "shunt doctor [OPTIONS]\n       shunt doctor [OPTIONS] PROGRAM\n       shunt doctor [OPTIONS] --pid PID",
         after_help = EXAMPLES_DOCTOR
     )]
     Doctor(DoctorArguments),
@@ -384,8 +387,8 @@ impl Place {
 
 #[derive(Args, Debug)]
 struct DoctorArguments {
-    /// The program, by name or path
-    #[arg(required_unless_present = "pid", value_hint = ValueHint::CommandName)]
+    /// The program, by name or path; without it the host is looked at
+    #[arg(value_hint = ValueHint::CommandName)]
     program: Option<OsString>,
     /// Look at a process that runs
     #[arg(long, value_name = "PID", conflicts_with = "program")]
@@ -548,7 +551,10 @@ fn doctor(arguments: DoctorArguments) -> anyhow::Result<u8> {
             let mut sections = engine::mistakes_in_file(&place);
             sections.extend(serve::mistakes::in_file(&place));
             let settings = config::load(&place);
-            doctor::examine(&program.unwrap_or_default(), &settings, &sections)
+            match program {
+                Some(program) => doctor::examine(&program, &settings, &sections),
+                None => doctor::examine_host(&settings, &sections),
+            }
         }
     };
     let text =

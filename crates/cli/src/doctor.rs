@@ -1,11 +1,12 @@
 //! `shunt doctor`: whether a program can be accelerated here, and if not, why and what to do.
 
+mod host;
 mod process;
 
 use std::ffi::{CString, OsStr};
 use std::path::Path;
 
-use engine::remote::host;
+use engine::remote::host as remote_host;
 use local::Limits;
 use local::config::Rule;
 use nix::libc;
@@ -22,6 +23,7 @@ use crate::elf::{self, BadElf, Elf, Native};
 use crate::program::{self, Privileges, Program};
 use crate::{run, snapshot};
 
+pub(crate) use host::examine as examine_host;
 pub(crate) use process::examine as examine_process;
 
 /// Less space than this for shared memory is not enough to start.
@@ -96,8 +98,8 @@ impl Check {
 /// Everything that was looked at.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
-    /// The program, as it was named.
-    pub(crate) program: String,
+    /// The program, as it was named; `None`: whichever, on this host.
+    pub(crate) program: Option<String>,
     /// The process, if one was asked about.
     pub(crate) pid: Option<u32>,
     /// Whether nothing stands in the way; `None`: it cannot be told.
@@ -110,14 +112,19 @@ pub(crate) struct Report {
 
 impl Report {
     fn new(program: String, pid: Option<u32>, checks: Vec<Check>) -> Self {
+        Self { program: Some(program), pid, ..Self::of_host(checks) }
+    }
+
+    /// Of whatever program.
+    fn of_host(checks: Vec<Check>) -> Self {
         let reason = first_no(&checks);
-        Self { program, pid, accelerated: Some(reason.is_none()), reason, checks }
+        Self { program: None, pid: None, accelerated: Some(reason.is_none()), reason, checks }
     }
 
     /// The last of the checks says why one cannot see what matters.
     fn unknown(program: String, pid: Option<u32>, checks: Vec<Check>) -> Self {
         let reason = checks.last().map(|check| check.found.clone());
-        Self { program, pid, accelerated: None, reason, checks }
+        Self { program: Some(program), pid, accelerated: None, reason, checks }
     }
 
     /// For people.
@@ -139,7 +146,13 @@ impl Report {
 
     fn verdict(&self) -> String {
         let process = self.pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
-        let name = format!("{}{process}", self.program);
+        let Some(program) = &self.program else {
+            return match &self.reason {
+                Some(reason) => format!("programs stay on TCP here: {reason}"),
+                None => "programs can be accelerated here".to_owned(),
+            };
+        };
+        let name = format!("{program}{process}");
         let takes_part = |c: &Check| c.name == SLOT && c.outcome == Outcome::Ok;
         let at_once = |c: &Check| c.name == PROGRAM && c.outcome == Outcome::No;
         match &self.reason {
@@ -189,13 +202,7 @@ pub(crate) fn examine(
     checks.push(library_check());
     let comm = found.map_or_else(|_| name.to_string_lossy().into_owned(), |program| program.comm);
     checks.extend(settings_checks(settings, &comm));
-    // A file that nobody understands is told by then.
-    let told = settings.as_ref().err().map(|bad| format!("{bad:#}"));
-    let of_sections = sections.iter().map(|bad| format!("{:#}", bad.error));
-    for bad in of_sections.filter(|bad| Some(bad) != told.as_ref()) {
-        let advice = "correct it: what this section is for does not start";
-        checks.push(Check::warn("settings", bad, advice));
-    }
+    checks.extend(sections_checks(settings, sections));
     let dir = settings.as_ref().ok().and_then(|m| m.limits.dir.clone());
     checks.extend(place_checks(dir.as_deref()));
     checks.extend(memory_limit_check("self"));
@@ -377,6 +384,22 @@ fn settings_checks(settings: &anyhow::Result<Merged>, comm: &str) -> Vec<Check> 
     checks
 }
 
+/// What is wrong with what is for an engine and a server.
+fn sections_checks(settings: &anyhow::Result<Merged>, sections: &[Wrong]) -> Vec<Check> {
+    // A file that nobody understands is told by then.
+    let mut told: Vec<String> =
+        settings.as_ref().err().map(|bad| format!("{bad:#}")).into_iter().collect();
+    let mut checks = Vec::new();
+    for bad in sections.iter().map(|bad| format!("{:#}", bad.error)) {
+        if !told.contains(&bad) {
+            let advice = "correct it: what this section is for does not start";
+            checks.push(Check::warn("settings", bad.clone(), advice));
+            told.push(bad);
+        }
+    }
+    checks
+}
+
 /// What rules say of this program, whatever the port.
 fn rules_check(limits: &Limits, comm: &str) -> Option<Check> {
     let names = |rules: &[Rule]| rules.iter().any(|rule| rule.names(comm));
@@ -414,7 +437,7 @@ fn place_checks(dir: Option<&str>) -> Vec<Check> {
     checks.push(netlink_check());
     let engine = snapshot::engine_at(&path, netns);
     // One of another user does not answer us, and may be as good as any.
-    let said = engine.as_ref().and_then(|_| host::look(named).ok()).unwrap_or_default();
+    let said = engine.as_ref().and_then(|_| remote_host::look(named).ok()).unwrap_or_default();
     checks.push(engine_check(engine.map(|engine| (engine.pid, engine.uid)), &said));
     checks
 }

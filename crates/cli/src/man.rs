@@ -32,8 +32,11 @@ const RUN_EXIT: &[(&str, &str)] = &[
     ("otherwise", "that of the program, which has replaced shunt"),
 ];
 const DOCTOR_EXIT: &[(&str, &str)] = &[
-    ("0", "the program can be (with --pid: is) accelerated"),
-    ("1", "it stays on TCP, or, with --pid, that cannot be told"),
+    (
+        "0",
+        "the program can be (with --pid: is) accelerated; without a program, programs can be on this host",
+    ),
+    ("1", "it stays on TCP, or they do; or, with --pid, that cannot be told"),
     ("2", "wrong usage"),
 ];
 const STAT_EXIT: &[(&str, &str)] = &[

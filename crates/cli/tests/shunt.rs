@@ -469,7 +469,26 @@ fn doctor_answers_by_text_and_status() {
     exits(&off, 1);
     assert!(text(&off.stdout).contains("switched off by SHUNT_ENABLED in the environment"));
     exits(&place.shunt(&["doctor", "no-such-program"]), 1);
-    exits(&place.shunt(&["doctor"]), 2);
+    let host = place.shunt(&["doctor"]);
+    exits(&host, 0);
+    let said = text(&host.stdout);
+    assert!(said.ends_with("\nprograms can be accelerated here\n"), "{said}");
+    for name in [
+        "kernel",
+        "library",
+        "directory",
+        "space",
+        "engine",
+        "descriptors",
+        "io_uring",
+        "rdma",
+        "systemd",
+    ] {
+        let is_of_it = |line: &str| line.split_whitespace().nth(1) == Some(name);
+        assert!(said.lines().any(is_of_it), "{name}: {said}");
+    }
+    let json = text(&place.shunt(&["doctor", "--json"]).stdout);
+    assert!(json.contains("\"program\": null") && json.contains("\"name\": \"rdma\""), "{json}");
     exits(&place.shunt(&["doctor", "true", "--pid", "1"]), 2);
 }
 
