@@ -13,6 +13,8 @@ mod deleters;
 pub mod fs;
 mod kerberos;
 mod log;
+mod logons;
+mod moved;
 mod open;
 mod pipe;
 mod reload;

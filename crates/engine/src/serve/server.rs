@@ -27,6 +27,8 @@ use super::deleters::Deleters;
 use super::fs;
 use super::kerberos::Kerberos;
 use super::log;
+use super::logons::Logons;
+use super::moved::Moved;
 use super::open::{Object, Open, Table};
 use super::runtime::{self, Budget, Event, VectorId};
 use super::session::{Identity, Session};
@@ -44,6 +46,8 @@ pub(super) struct SharePoint {
     pub(super) watch: watch::Watches,
     /// How often a file has gone, or was replaced, so far: see [`SharePoint::has_lost`].
     pub(super) deletions: AtomicU64,
+    /// Bytes of its files.
+    pub(super) moved: Moved,
 }
 
 impl SharePoint {
@@ -138,6 +142,7 @@ pub struct Server {
     /// Descriptors of what is open, by the addresses of clients, and how many may be.
     opened: Backlog,
     opened_most: usize,
+    logons: Logons,
 }
 
 /// A connection's place on a vector; given up when dropped.
@@ -281,6 +286,7 @@ impl Server {
             backlog: Backlog::default(),
             kept: Backlog::default(),
             opened: Backlog::default(),
+            logons: Logons::default(),
             opened_most: config.limits.files.unwrap_or_else(half_of_descriptors),
             config,
         }
@@ -351,6 +357,11 @@ impl Server {
     /// Connections that there are, and that were turned away.
     pub(super) fn connections(&self) -> (usize, u64) {
         (self.channels.load(Ordering::Relaxed), self.turned_away.load(Ordering::Relaxed))
+    }
+
+    /// How often somebody has come in, and not.
+    pub(super) fn logons(&self) -> &Logons {
+        &self.logons
     }
 
     /// Where connections count what waits on them.
@@ -677,17 +688,19 @@ impl Server {
         log::say(format_args!("{peer}: {what}"));
     }
 
+    /// There is a new session.
+    pub(super) fn logged_on(&self, peer: SocketAddr, session: &Session) {
+        self.logons.came(session.identity().kind());
+        self.audit(peer, session, "logged on");
+    }
+
     /// Somebody has got in, and `how`: a line for the audit log.
     pub(super) fn audit(&self, peer: SocketAddr, session: &Session, how: &str) {
         if !self.config.audit {
             return;
         }
         let who = session.identity();
-        let kind = match (who.anonymous, who.guest) {
-            (true, _) => "nobody",
-            (_, true) => "guest",
-            _ => "user",
-        };
+        let kind = who.kind();
         let unix = match &who.account {
             Some(account) => format!(", Unix user {}", account.unix.uid),
             None => String::new(),
@@ -714,6 +727,7 @@ impl Server {
             let now = Duration::from_millis(self.now_ms());
             self.limiter().failed(&refusal.user, peer.ip(), now);
         }
+        self.logons.refused(refusal.reason);
         if self.config.audit {
             log::say(format_args!(
                 "{peer}: {:?} of {:?} not let in: {}{}{}",

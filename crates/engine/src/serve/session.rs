@@ -48,6 +48,15 @@ impl Identity {
             && smb::name::same(&self.user, &other.user)
     }
 
+    /// `user`, `guest` or `nobody`.
+    pub(super) fn kind(&self) -> &'static str {
+        match (self.anonymous, self.guest) {
+            (true, _) => "nobody",
+            (_, true) => "guest",
+            _ => "user",
+        }
+    }
+
     /// On whose behalf its files are touched.
     pub(super) fn whose(&self) -> Whose {
         self.account.as_ref().map(|account| account.actor.clone())

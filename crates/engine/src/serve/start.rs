@@ -16,6 +16,7 @@ use super::config::{Config, ShareConfig};
 use super::fs;
 use super::kerberos::{Kerberos, NoKerberos};
 use super::log;
+use super::moved::Moved;
 use super::reload::{self, Reloaded};
 use super::runtime::{self, Driver, Listener, Runtime, Socket, VectorId};
 use super::server::{Server, SharePoint};
@@ -353,6 +354,7 @@ pub(super) fn points(
                 files: None,
                 watch: super::watch::Watches::default(),
                 deletions: AtomicU64::new(0),
+                moved: Moved::default(),
             }),
             None => Arc::new(point(share)?),
         };
@@ -372,6 +374,7 @@ fn point(share: &ShareConfig) -> Result<SharePoint, NotStarted> {
         files: Some(files),
         watch: super::watch::Watches::default(),
         deletions: AtomicU64::new(0),
+        moved: Moved::default(),
     })
 }
 

@@ -164,6 +164,39 @@ pub struct SlowShareStat {
     pub calls_max: usize,
 }
 
+/// Bytes of files of a share.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ShareStat {
+    /// The share.
+    pub share: String,
+    /// Bytes that were read since it is there as it is.
+    pub bytes_read: u64,
+    /// Bytes that were written.
+    pub bytes_written: u64,
+}
+
+/// How often something has happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Occurrence {
+    /// What.
+    pub what: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// What is full when it is reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LimitStat {
+    /// TCP connections.
+    pub connections_max: usize,
+    /// Sessions.
+    pub sessions_max: usize,
+    /// Bytes of answers that wait (`memory_max`); beside it a sixteenth of it is for changes in watched folders.
+    pub backlog_bytes_max: usize,
+    /// Descriptors of what is open.
+    pub descriptors_max: usize,
+}
+
 /// All of a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stat {
@@ -181,7 +214,17 @@ pub struct Stat {
     pub age_s: u64,
     /// Shares.
     pub shares: Vec<String>,
-    /// Of these the ones whose file systems keep those waiting who call them.
+    /// What went by each of those with files.
+    pub by_share: Vec<ShareStat>,
+    /// New sessions, by kind: `user`, `guest`, `nobody`.
+    pub logons: Vec<Occurrence>,
+    /// Who was not let in, by reason.
+    pub logons_failed: Vec<Occurrence>,
+    /// Descriptors that what is open has.
+    pub descriptors: usize,
+    /// Limits of [`Self::connections`], [`Self::sessions_count`], [`Self::backlog_bytes`] and [`Self::descriptors`].
+    pub limits: LimitStat,
+    /// Of the shares the ones whose file systems keep those waiting who call them.
     pub slow_shares: Vec<SlowShareStat>,
     /// Connections that there are.
     pub connections: usize,
@@ -228,11 +271,8 @@ fn slow(point: &SharePoint) -> Option<SlowShareStat> {
 fn session_stat(server: &Server, session: &Session) -> SessionStat {
     let state = session.state();
     let who = state.identity.clone();
-    let (kind, keyed) = match (who.anonymous, who.guest) {
-        (true, _) => ("nobody", false),
-        (_, true) => ("guest", false),
-        _ => ("user", true),
-    };
+    let kind = who.kind();
+    let keyed = !who.guest && !who.anonymous;
     let signing = match (keyed, session.must_sign) {
         (false, _) => "none",
         (true, true) => "required",
@@ -348,7 +388,14 @@ impl Server {
         let (connections, connections_limited) = self.connections();
         let shares = self.shares.read().unwrap_or_else(PoisonError::into_inner);
         let slow_shares = shares.values().filter_map(|point| slow(point)).collect();
+        let by_share = shares.values().filter(|point| point.files.is_some());
+        let by_share = by_share.map(|point| {
+            let (bytes_read, bytes_written) = point.moved.sums();
+            ShareStat { share: point.config.name.clone(), bytes_read, bytes_written }
+        });
+        let by_share = by_share.collect();
         let shares = shares.values().map(|share| share.config.name.clone()).collect();
+        let occurrence = |(what, count): (&str, u64)| Occurrence { what: what.to_owned(), count };
         let sessions = self.all_sessions();
         let mut stat = Stat {
             version: VERSION,
@@ -356,6 +403,16 @@ impl Server {
             age_s: self.now_ms() / 1000,
             shares,
             slow_shares,
+            by_share,
+            logons: self.logons().by_kind().map(occurrence).collect(),
+            logons_failed: self.logons().by_reason().map(occurrence).collect(),
+            descriptors: self.opened().bytes(),
+            limits: LimitStat {
+                connections_max: self.config.limits.connections,
+                sessions_max: self.config.limits.sessions,
+                backlog_bytes_max: self.config.limits.memory,
+                descriptors_max: self.opened_most(),
+            },
             connections,
             connections_limited,
             backlog_bytes: self.backlog().bytes(),
@@ -452,6 +509,27 @@ impl Stat {
                 self.changes_bytes,
             ),
             ("shunt_smb_sessions", "Sessions.", self.sessions_count),
+            ("shunt_smb_descriptors", "Descriptors that what is open has.", self.descriptors),
+            (
+                "shunt_smb_connections_max",
+                "TCP connections, at most (connections_max).",
+                self.limits.connections_max,
+            ),
+            (
+                "shunt_smb_sessions_max",
+                "Sessions, at most (sessions_max).",
+                self.limits.sessions_max,
+            ),
+            (
+                "shunt_smb_backlog_max_bytes",
+                "Bytes of answers that may wait for clients (memory_max).",
+                self.limits.backlog_bytes_max,
+            ),
+            (
+                "shunt_smb_descriptors_max",
+                "Descriptors that what is open may have: half of the process's.",
+                self.limits.descriptors_max,
+            ),
             ("shunt_smb_files_open", "Files that are open.", files.files),
             ("shunt_smb_opens", "Opens of files, with those whose client is away.", files.opens),
             ("shunt_smb_opens_away", "Opens whose client is away.", files.away),
@@ -468,9 +546,38 @@ impl Stat {
         for share in &self.slow_shares {
             slow.value(&[("share", &share.share)], share.calls);
         }
+        self.by_share(&mut page);
+        self.by_logon(&mut page);
         self.by_command(&mut page);
         self.by_vector(&mut page);
         page.text()
+    }
+
+    fn by_share(&self, page: &mut Page) {
+        type Field = fn(&ShareStat) -> u64;
+        let fields: [(&str, &str, Field); 2] = [
+            ("shunt_smb_share_read_bytes_total", "Bytes read from a share.", |s| s.bytes_read),
+            ("shunt_smb_share_written_bytes_total", "Bytes written to it.", |s| s.bytes_written),
+        ];
+        for (name, help, field) in fields {
+            let mut family = page.counter(name, help);
+            for share in &self.by_share {
+                family.value(&[("share", &share.share)], field(share));
+            }
+        }
+    }
+
+    fn by_logon(&self, page: &mut Page) {
+        let help = "New sessions, by who has them.";
+        let mut family = page.counter("shunt_smb_logons_total", help);
+        for of in &self.logons {
+            family.value(&[("kind", &of.what)], of.count);
+        }
+        let help = "Logons that were refused, by reason.";
+        let mut family = page.counter("shunt_smb_logons_failed_total", help);
+        for of in &self.logons_failed {
+            family.value(&[("reason", &of.what)], of.count);
+        }
     }
 
     fn by_command(&self, page: &mut Page) {
@@ -534,12 +641,21 @@ mod tests {
             }],
             vectors: vec![VectorStat { turns: 9, ..VectorStat::default() }],
             slow_shares: vec![SlowShareStat { share: "nfs".into(), calls: 3, calls_max: 16 }],
+            by_share: vec![ShareStat { share: "a".into(), bytes_read: 7, bytes_written: 8 }],
+            logons: vec![Occurrence { what: "guest".into(), count: 2 }],
+            logons_failed: vec![Occurrence { what: "wrong_password".into(), count: 4 }],
+            limits: LimitStat { sessions_max: 11, ..LimitStat::default() },
             ..Stat::default()
         };
         let text = stat.prometheus();
         for line in [
             "shunt_smb_read_bytes_total 77",
             "shunt_smb_requests_total{command=\"read\"} 5",
+            "shunt_smb_share_read_bytes_total{share=\"a\"} 7",
+            "shunt_smb_share_written_bytes_total{share=\"a\"} 8",
+            "shunt_smb_logons_total{kind=\"guest\"} 2",
+            "shunt_smb_logons_failed_total{reason=\"wrong_password\"} 4",
+            "shunt_smb_sessions_max 11",
             "shunt_smb_request_seconds_bucket{command=\"read\",le=\"0.000001024\"} 2",
             "shunt_smb_request_seconds_bucket{command=\"read\",le=\"+Inf\"} 5",
             "shunt_smb_request_seconds_sum{command=\"read\"} 2.000000007",

@@ -168,6 +168,33 @@ fn guests_come_in_where_guests_may() {
 }
 
 #[test]
+fn logons_and_bytes_are_counted_by_who_why_and_where() {
+    let place = Place::with(|config| config.guest = true);
+    let mut client = Client::connect(place.address(), Offer::default());
+    assert_eq!(client.log_on("alice", "wrong"), Err(NtStatus::LOGON_FAILURE));
+    let mut client = Client::enter(place.address(), Offer::default(), "alice", "files");
+    let file = client.open("counted.txt");
+    assert_eq!(client.write(file, 0, &[7; 1000]), NtStatus::SUCCESS);
+    assert_eq!(client.write(file, 0, &vec![7; 300_000]), NtStatus::SUCCESS);
+    assert_eq!(client.read(file, 0, 100).map(|data| data.len()), Ok(100));
+    assert_eq!(client.read(file, 0, 200_000).map(|data| data.len()), Ok(200_000));
+    let mut guest = Client::connect(place.address(), Offer::default());
+    guest.log_on("mallory", "whatever").unwrap();
+    let stat = place.stat();
+    let counted = |all: &[engine::serve::stat::Occurrence]| -> Vec<(String, u64)> {
+        let some = all.iter().filter(|of| of.count > 0);
+        some.map(|of| (of.what.clone(), of.count)).collect()
+    };
+    assert_eq!(counted(&stat.logons), [("user".into(), 1), ("guest".into(), 1)]);
+    assert_eq!(counted(&stat.logons_failed), [("wrong_password".into(), 1)]);
+    let shares: Vec<_> =
+        stat.by_share.iter().map(|s| (&*s.share, s.bytes_read, s.bytes_written)).collect();
+    assert_eq!(shares, [("files", 200_100, 301_000), ("secret", 0, 0)]);
+    assert_eq!((stat.bytes_read, stat.bytes_written), (200_100, 301_000));
+    assert!(stat.descriptors > 0 && stat.descriptors < stat.limits.descriptors_max, "{stat:?}");
+}
+
+#[test]
 fn compression_and_rdma_are_offered_in_vain_and_the_rest_is_agreed_on() {
     let place = Place::new();
     let mut client = Client::dial(place.address());

@@ -57,6 +57,49 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Each [`Self::key`] that there is.
+    pub const KEYS: [&'static str; 16] = [
+        "malformed",
+        "out_of_turn",
+        "no_mechanism",
+        "not_unicode",
+        "old_response",
+        "unknown_user",
+        "wrong_password",
+        "disabled",
+        "expired",
+        "locked_out",
+        "anonymous",
+        "bad_mic",
+        "bad_mech_list_mic",
+        "clock_skew",
+        "mechanism",
+        "no_account",
+    ];
+
+    /// A word that stays the same, for who counts them.
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Malformed(_) => "malformed",
+            Self::OutOfTurn => "out_of_turn",
+            Self::NoMechanism => "no_mechanism",
+            Self::NotUnicode => "not_unicode",
+            Self::OldResponse => "old_response",
+            Self::UnknownUser => "unknown_user",
+            Self::WrongPassword => "wrong_password",
+            Self::Disabled => "disabled",
+            Self::Expired => "expired",
+            Self::LockedOut => "locked_out",
+            Self::Anonymous => "anonymous",
+            Self::BadMic => "bad_mic",
+            Self::BadMechListMic => "bad_mech_list_mic",
+            Self::ClockSkew => "clock_skew",
+            Self::Mechanism => "mechanism",
+            Self::NoAccount => "no_account",
+        }
+    }
+
     /// STATUS_ACCOUNT_EXPIRED: the user's time is over.
     const ACCOUNT_EXPIRED: NtStatus = NtStatus(0xc000_0193);
 
@@ -109,5 +152,34 @@ impl From<Reason> for Box<Refusal> {
     fn from(reason: Reason) -> Self {
         let (user, domain, workstation, detail) = Default::default();
         Self::new(Refusal { status: reason.status(), reason, user, domain, workstation, detail })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_is_counted_by_a_key_of_its_own() {
+        use Reason::*;
+        let all = [
+            Malformed("x"),
+            OutOfTurn,
+            NoMechanism,
+            NotUnicode,
+            OldResponse,
+            UnknownUser,
+            WrongPassword,
+            Disabled,
+            Expired,
+            LockedOut,
+            Anonymous,
+            BadMic,
+            BadMechListMic,
+            ClockSkew,
+            Mechanism,
+            NoAccount,
+        ];
+        assert_eq!(all.map(Reason::key), Reason::KEYS);
     }
 }

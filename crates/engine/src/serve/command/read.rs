@@ -65,7 +65,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         let (offset, length) = (request.offset, request.length as usize);
         let data = open.aside(move |open| read_stream(open, &whose, offset, length)).await?;
         enough(&open, &request, data.len())?;
-        x.channel.tally().read(data.len() as u64);
+        count(x, &open, data.len() as u64);
         respond(x, &data);
         return Ok(NtStatus::SUCCESS);
     }
@@ -77,7 +77,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         let len = len.map_err(|error| fs::status_of(&error))?;
         enough(&open, &request, len as usize)?;
         if len > INLINE {
-            x.channel.tally().read(len.into());
+            count(x, &open, len.into());
             let method = x.channel.chooser().send(x.channel.load(len));
             x.reply.write(&Head { data_len: len, ..Head::default() });
             x.reply.tail(data, request.offset, len, method);
@@ -152,7 +152,7 @@ async fn into_answer(x: &mut Exchange<'_>, open: &Arc<Open>, request: &Request<'
         && let Some(lane) = x.may_go_elsewhere()
     {
         enough(open, request, length)?;
-        x.channel.tally().read(length as u64);
+        count(x, open, length as u64);
         let least = request.minimum as usize;
         x.reply.fill(Fill { file: data, offset: request.offset, len: length, least, lane });
         return Ok(NtStatus::SUCCESS);
@@ -183,7 +183,7 @@ async fn into_answer(x: &mut Exchange<'_>, open: &Arc<Open>, request: &Request<'
     *x.reply.body().0 = bytes;
     let read = read.map_err(|error| fs::status_of(&error))?;
     enough(open, request, read)?;
-    x.channel.tally().read(read as u64);
+    count(x, open, read as u64);
     let (bytes, start) = x.reply.body();
     debug_assert_eq!(
         bytes.len(),
@@ -243,4 +243,10 @@ pub(in crate::serve) fn append(
         }
     }
     Ok(read)
+}
+
+/// So much of a file was read.
+fn count(x: &Exchange<'_>, open: &Open, bytes: u64) {
+    x.channel.tally().read(bytes);
+    open.tree.share.moved.read(bytes);
 }

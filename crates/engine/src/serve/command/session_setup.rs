@@ -275,6 +275,7 @@ fn done(
         Aim::New => {
             let must_encrypt = server.config.encryption == Demand::Required;
             if !keyed && (must_encrypt || server.config.signing == Demand::Required) {
+                server.logons().kept_out();
                 server.log(
                     x.channel.peer,
                     "guest refused: guests can neither sign nor encrypt, and it is required",
@@ -282,6 +283,7 @@ fn done(
                 return Err(NtStatus::ACCESS_DENIED);
             }
             if must_encrypt && agreed.cipher.is_none() {
+                server.logons().kept_out();
                 server.log(
                     x.channel.peer,
                     "refused: encryption is required, and the client has none",
@@ -311,7 +313,7 @@ fn done(
             server.add_session(&session)?;
             must_stay(&server, x.channel.peer, &session)?;
             end_previous(x, request, &session);
-            server.audit(x.channel.peer, &session, "logged on");
+            server.logged_on(x.channel.peer, &session);
             let signer = keys.map(|keys| Signer::new(agreed.signing, &keys.signing));
             session.state().channels.push(x.channel.shared.clone());
             accept(x, session, signer);

@@ -99,6 +99,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         }
     }
     x.channel.tally().written(data.len() as u64);
+    open.tree.share.moved.written(data.len() as u64);
     x.reply.write(&Response { count: u32::try_from(data.len()).unwrap_or(u32::MAX) });
     Ok(NtStatus::SUCCESS)
 }
@@ -299,6 +300,7 @@ impl DirectWrite {
         let status = match written {
             Ok(count) => {
                 channel.tally().written(count.into());
+                open.tree.share.moved.written(count.into());
                 reply.write(&Response { count });
                 NtStatus::SUCCESS
             }
