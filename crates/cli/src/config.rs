@@ -266,6 +266,7 @@ fn value_name(setting: &Setting) -> &'static str {
         "ring_min" | "ring_max" | "memory_max" => "SIZE",
         "include" | "exclude" => "RULES",
         "log" => "LEVEL",
+        "log_file" => "FILE",
         "dir" => "DIR",
         _ => "VALUE",
     }

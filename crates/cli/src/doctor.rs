@@ -745,7 +745,7 @@ fn descriptors_check(soft: Option<u64>) -> Check {
         Some(n) if n < DESCRIPTORS_WARN => Check::warn(
             NAME,
             format!("at most {n} open files"),
-            "the library needs three of its own; raise the limit (ulimit -n, LimitNOFILE=)",
+            "the library needs three of its own (four with log_file); raise the limit (ulimit -n, LimitNOFILE=)",
         ),
         Some(n) => Check::ok(NAME, format!("at most {n} open files")),
         None => Check::ok(NAME, "no limit of open files"),

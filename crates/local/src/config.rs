@@ -77,6 +77,11 @@ pub const SETTINGS: &[Setting] = &[
         help: "off, error, info or debug, to standard error [error]",
     },
     Setting {
+        name: "log_file",
+        env: "SHUNT_LOG_FILE",
+        help: "file to whose end the lines of the library go, for daemons, which close standard error: an absolute path [standard error]",
+    },
+    Setting {
         name: "dir",
         env: "SHUNT_DIR",
         help: "directory of the board: yours and closed to others, or root's and open to a group whose users share it (mode 3770) [/dev/shm/shunt-UID]",
@@ -156,6 +161,8 @@ pub struct Limits {
     pub spare_short: bool,
     /// Verbosity.
     pub log: Level,
+    /// Where it goes, if not to standard error.
+    pub log_file: Option<String>,
     /// Directory of the board, if not the usual one.
     pub dir: Option<String>,
 }
@@ -174,6 +181,7 @@ impl Default for Limits {
             routed: Vec::new(),
             spare_short: true,
             log: Level::Error,
+            log_file: None,
             dir: None,
         }
     }
@@ -353,11 +361,12 @@ impl Limits {
                     _ => return Err(bad("off, error, info or debug")),
                 }
             }
-            "dir" => {
+            "dir" | "log_file" => {
                 if !value.starts_with('/') {
                     return Err(bad("an absolute path"));
                 }
-                self.dir = Some(value.to_owned());
+                let to = if name == "dir" { &mut self.dir } else { &mut self.log_file };
+                *to = Some(value.to_owned());
             }
             _ => return Err(bad("no such setting; see `shunt run --help`")),
         }
@@ -395,6 +404,7 @@ impl Limits {
                 Level::Debug => "debug",
             }
             .into(),
+            "log_file" => self.log_file.clone()?,
             "dir" => self.dir.clone()?,
             _ => return None,
         })

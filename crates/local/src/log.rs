@@ -5,11 +5,15 @@
 //! it where that is a connection with a peer, which a superserver (inetd) gives to the programs that it starts. And what we
 //! say unasked is not much and waits for nobody: many lines a second say no more than a few, and who started the guest may
 //! not read them.
+//!
+//! Or they go to a file of our own ([`to_file`]), by a descriptor that is kept out of the guest's way as the others are; and
+//! before each line it is looked whether the number still leads there.
 
+use std::ffi::CStr;
 use std::fmt::{self, Write};
 
 use sys::call;
-use sys::sync::{AtomicU64, Ordering};
+use sys::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The descriptors.
 const STDIN: i32 = 0;
@@ -18,7 +22,13 @@ const STDERR: i32 = 2;
 const MANY: u64 = 10;
 const NS: u64 = 1_000_000_000;
 
+const O_WRONLY: i32 = 1;
+const O_CREAT: i32 = 0o100;
+const O_NOCTTY: i32 = 0o400;
 const O_APPEND: i32 = 0o2000;
+const O_NONBLOCK: i32 = 0o4000;
+const O_CLOEXEC: i32 = 0o2_000_000;
+const EINVAL: i32 = 22;
 const S_IFMT: u32 = 0o170_000;
 const S_IFCHR: u32 = 0o020_000;
 const S_IFREG: u32 = 0o100_000;
@@ -41,6 +51,10 @@ impl Write for Line {
 
 /// Device and inode of standard error when the program began, each plus one; 0: nobody has [said](begin).
 static BEGAN: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+/// The descriptor of a file of our own, plus one; 0: there is none.
+static FILE: AtomicU32 = AtomicU32::new(0);
+/// Its device and inode.
+static FILE_IS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 static LIMIT: Limit = Limit(AtomicU64::new(0));
 
 /// To be called before the program may have opened anything: what is standard error now is so later. Without it all is.
@@ -49,6 +63,52 @@ pub fn begin() {
     let (dev, ino) = call::fstat(STDERR).map_or((u64::MAX, u64::MAX), |at| (at.st_dev, at.st_ino));
     BEGAN[0].store(dev.wrapping_add(1).max(1), Ordering::Relaxed);
     BEGAN[1].store(ino.wrapping_add(1).max(1), Ordering::Relaxed);
+}
+
+/// Has lines go to the end of this file, and no more to standard error. `high`: where descriptors of ours go.
+///
+/// # Errors
+///
+/// Errno: it cannot be opened, or is no file that lines are written to. They go where they went.
+pub fn to_file(path: &CStr, high: i32) -> Result<(), i32> {
+    // A pipe that nobody reads would hold up the guest.
+    let flags = O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | O_NONBLOCK | O_CLOEXEC;
+    let first = call::open(path, flags, 0o600)?;
+    let about = call::fstat(first);
+    let is_file = about.as_ref().is_ok_and(|at| is_for_lines(at.st_mode, || true));
+    let up = if is_file { call::dup_aside(first, high) } else { Err(EINVAL) };
+    let _ = call::close(first);
+    let (fd, about) = (up?, about?);
+    FILE_IS[0].store(about.st_dev, Ordering::Relaxed);
+    FILE_IS[1].store(about.st_ino, Ordering::Relaxed);
+    FILE.store(fd.cast_unsigned() + 1, Ordering::Release);
+    Ok(())
+}
+
+/// The descriptor of that file, which the guest must not close; negative: there is none.
+#[must_use]
+pub fn fd() -> i32 {
+    FILE.load(Ordering::Acquire).cast_signed() - 1
+}
+
+/// Moves it off a number that the guest is about to use. `false`: there is no other number.
+#[must_use]
+pub fn moves(fd: i32, high: i32) -> bool {
+    let Ok(up) = call::dup_aside(fd, high) else { return false };
+    let (from, to) = (fd.cast_unsigned() + 1, up.cast_unsigned() + 1);
+    if FILE.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        // Somebody else has, meanwhile.
+        let _ = call::close(up);
+    }
+    true
+}
+
+/// That file, if its number still leads there: a guest may have closed it past us.
+fn file() -> Option<i32> {
+    let fd = fd();
+    let at = if fd < 0 { return None } else { call::fstat(fd).ok()? };
+    let [dev, ino] = [0, 1].map(|i| FILE_IS[i].load(Ordering::Relaxed));
+    ((at.st_dev, at.st_ino) == (dev, ino)).then_some(fd)
 }
 
 /// Whether what is written to standard error now goes where people look for it.
@@ -86,8 +146,10 @@ fn is_for_lines(mode: u32, appends: impl Fn() -> bool) -> bool {
 
 /// Writes one line that was asked for ([`Level`](crate::Level) above `error`), or that is the last; cut to 400 bytes.
 pub fn line(args: fmt::Arguments<'_>) {
-    if is_standard_error() && call::is_writable(STDERR).1 {
-        put(args);
+    if let Some(file) = file() {
+        put(file, args);
+    } else if is_standard_error() && call::is_writable(STDERR).1 {
+        put(STDERR, args);
     }
 }
 
@@ -95,20 +157,22 @@ pub fn line(args: fmt::Arguments<'_>) {
 /// read it does not.
 pub fn error(args: fmt::Arguments<'_>) {
     let Some(left_out) = LIMIT.pass(call::now_ns() / NS) else { return };
-    if !is_standard_error() || !call::is_writable(STDERR).0 {
-        return;
-    }
+    let to = match file() {
+        Some(file) => file,
+        None if is_standard_error() && call::is_writable(STDERR).0 => STDERR,
+        None => return,
+    };
     if left_out > 0 {
-        put(format_args!("{left_out} lines of a moment ago were left out"));
+        put(to, format_args!("{left_out} lines of a moment ago were left out"));
     }
-    put(args);
+    put(to, args);
 }
 
-fn put(args: fmt::Arguments<'_>) {
+fn put(to: i32, args: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 400], len: 0 };
     let _ = write!(line, "shunt[{}]: {args}", call::getpid());
     line.bytes[line.len] = b'\n';
-    let _ = call::write(STDERR, &line.bytes[..=line.len]);
+    let _ = call::write(to, &line.bytes[..=line.len]);
 }
 
 /// A second, in the upper half, and how many lines it has had.

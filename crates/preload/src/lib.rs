@@ -49,6 +49,9 @@ extern "C" fn init() {
     symbols::begin();
     local::log::begin();
     let Some(limits) = settings() else { return };
+    if let Some(path) = &limits.log_file {
+        say_in(path, limits.log);
+    }
     #[cfg(feature = "watchdog")]
     ready::watchdog::configure(env("SHUNT_WATCHDOG_DROP").as_deref());
     nap::ask_once();
@@ -74,6 +77,19 @@ extern "C" fn init() {
     // SAFETY: plain functions that live as long as the process.
     unsafe {
         libc::pthread_atfork(Some(prepare), Some(parent), Some(child));
+    }
+}
+
+/// Has lines go to a file that was named.
+fn say_in(path: &str, log: Level) {
+    // What makes no path is none that could be opened.
+    let Ok(name) = std::ffi::CString::new(path) else { return };
+    if log == Level::Off {
+        return;
+    }
+    if let Err(errno) = local::log::to_file(&name, high_fd()) {
+        let why = std::io::Error::from_raw_os_error(errno);
+        local::log::line(format_args!("SHUNT_LOG_FILE: {path}: {why}; lines go to standard error"));
     }
 }
 

@@ -355,13 +355,20 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
 pub(crate) fn make_room(fd: c_int, to: c_int) -> bool {
     let Some(w) = fds::world() else { return true };
     let (owns, is_kick, is_kept) = (w.owns(to), ready::is_kick(to), kept::is_kept(to));
-    if !(owns || is_kick || is_kept) || fd == to || call::getfd(fd).is_err() || fds::borrowed() {
+    let is_log = to >= 0 && local::log::fd() == to;
+    if !(owns || is_kick || is_kept || is_log)
+        || fd == to
+        || call::getfd(fd).is_err()
+        || fds::borrowed()
+    {
         return true;
     }
     if is_kick {
         ready::move_kick(to)
     } else if is_kept {
         kept::moves(w, to)
+    } else if is_log {
+        local::log::moves(to, crate::high_fd())
     } else {
         w.moves(to)
     }
@@ -369,7 +376,8 @@ pub(crate) fn make_room(fd: c_int, to: c_int) -> bool {
 
 /// Whether `fd` is one of our own, which the guest does not know of.
 pub(crate) fn is_ours(fd: c_int) -> bool {
-    fds::world().is_some_and(|w| w.owns(fd)) || ready::is_kick(fd) || kept::is_kept(fd)
+    let is_log = fd >= 0 && local::log::fd() == fd;
+    fds::world().is_some_and(|w| w.owns(fd)) || ready::is_kick(fd) || kept::is_kept(fd) || is_log
 }
 
 /// `close`, `kernel` being libc's.
@@ -491,6 +499,7 @@ pub(crate) fn around_ours(first: c_uint, last: c_uint) -> Vec<(c_uint, c_uint)> 
         .own_fds()
         .into_iter()
         .chain(kept::all())
+        .chain([local::log::fd()])
         .filter(|fd| *fd >= 0)
         .map(i32::cast_unsigned)
         .filter(|fd| (first..=last).contains(fd))

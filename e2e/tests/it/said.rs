@@ -117,6 +117,58 @@ fn lines_go_to_standard_error_and_to_a_log_in_its_place() {
     assert!(got.out.contains("shunt[") && got.err.is_empty(), "{got:?}");
 }
 
+/// As a daemon does: closes what it has not opened, puts a file of its own on a number that may be ours, and has a
+/// connection then.
+const CLOSING: &str = r#"
+import os, socket, sys
+own, log = sys.argv[1], sys.argv[2]
+os.close(2)
+os.closerange(3, 4096)
+mine = os.open(own, os.O_RDWR | os.O_CREAT)
+def serves():
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(listener.getsockname())
+    server, _ = listener.accept()
+    client.sendall(b"here")
+    assert server.recv(4) == b"here"
+    server.sendall(b"there")
+    assert client.recv(5) == b"there"
+serves()
+def leads_there(n):
+    try:
+        return os.readlink("/proc/self/fd/%d" % n) == log
+    except OSError:
+        return False
+number = [n for n in range(1024) if leads_there(n)]
+for n in number:
+    os.dup2(mine, n)
+serves()
+assert os.path.getsize(own) == 0, open(own).read()
+"#;
+
+#[test]
+fn lines_go_to_a_file_whatever_the_program_does_with_descriptors() {
+    let Some(python) = installed("python3") else {
+        return skipped("python3 is not installed");
+    };
+    let dir = std::env::temp_dir().join(format!("shunt-log-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let (own, log) = (dir.join("own"), dir.join("log"));
+    let board = BoardDir::new();
+    let mut program = command(&python, Under::Shunt(&board));
+    program.env("SHUNT_LOG", "info").env("SHUNT_LOG_FILE", &log);
+    let got = outcome(program.args(["-c", CLOSING]).args([&own, &log]), LIMIT);
+    assert!(got.ok() && got.err.is_empty(), "{got:?}");
+    let said = std::fs::read_to_string(&log).expect("the log");
+    assert_eq!(said.lines().filter(|line| line.contains("attached")).count(), 4, "{said}");
+    // One that cannot be is told, and does not keep the program from anything.
+    let mut program = command(&python, Under::Shunt(&board));
+    program.env("SHUNT_LOG_FILE", &dir);
+    let got = outcome(program.args(["-c", "pass"]), LIMIT);
+    let _ = std::fs::remove_dir_all(&dir);
+    assert!(got.ok() && got.err.contains("lines go to standard error"), "{got:?}");
+}
+
 /// Connects to a server without Shunt, as a program does that is told later how that went, and asks for it by `connect`.
 const ASKING: &str = r#"
 import errno, os, select, socket, sys

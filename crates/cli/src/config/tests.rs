@@ -208,9 +208,10 @@ fn the_file_of_packages_has_all_settings_with_their_usual_values() {
     for setting in SETTINGS.iter().filter(|setting| setting.name != "dir") {
         assert!(merged.source(setting.name).is_some(), "{} is not in it", setting.name);
     }
-    let usual = Desk::new(Some(&packaged(&["include", "exclude", "routed", "dir"])), &[])
-        .merge(&[])
-        .unwrap();
+    let usual =
+        Desk::new(Some(&packaged(&["include", "exclude", "routed", "dir", "log_file"])), &[])
+            .merge(&[])
+            .unwrap();
     assert_eq!(usual.limits, Limits::default());
 }
 

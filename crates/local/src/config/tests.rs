@@ -103,7 +103,7 @@ fn each_setting_is_known_by_its_name() {
             "include" | "exclude" => "port:1",
             "routed" => "10.96.0.0/12",
             "log" => "debug",
-            "dir" => "/x",
+            "dir" | "log_file" => "/x",
             other => panic!("{other} has no example here"),
         };
         Limits::default().set(s.name, value).unwrap();
@@ -125,6 +125,7 @@ fn what_is_shown_can_be_set() {
         ("routed", "10.96.0.0/12,::/0"),
         ("spare_short", "off"),
         ("log", "debug"),
+        ("log_file", "/y"),
         ("dir", "/x"),
     ];
     assert_eq!(written.map(|(name, _)| name).to_vec(), names());
