@@ -565,6 +565,28 @@ pub fn steps(port: u16) -> String {
     "the end".to_owned()
 }
 
+/// The same, over a connection of its own for each line, in as many pieces as a connection may need to come to shared memory.
+#[must_use]
+pub fn steps_anew(port: u16) -> String {
+    const PIECES: u64 = 8;
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let Ok(len) = line.parse::<u64>() else { return format!("not a number: {line}") };
+        let stream = Arc::new(Stream::new(5));
+        let fd = match ask(port, Request { seed: 0, len: 0, style: 0 }) {
+            Ok(fd) => fd,
+            Err(e) => return format!("connect {}", errno_name(e)),
+        };
+        for piece in 0..PIECES {
+            if let Err(e) = echoed(fd, &stream, piece * len, len) {
+                return e;
+            }
+        }
+        let _ = calls::close(fd);
+        println!("moved {len}");
+    }
+    "the end".to_owned()
+}
+
 /// Sends bytes `from..from + len` of a stream and receives the same.
 fn echoed(fd: i32, stream: &Arc<Stream>, from: u64, len: u64) -> Result<(), String> {
     let ours = Arc::clone(stream);

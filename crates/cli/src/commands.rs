@@ -15,7 +15,7 @@ use crate::engine::{self, EngineArguments};
 use crate::serve::{self, ServeArguments};
 use crate::settings::{self, ConfigArguments};
 use crate::share::{self, ShareArguments};
-use crate::{doctor, man, run, say, stat, top};
+use crate::{doctor, man, run, say, stat, switch, top};
 
 const EXIT_OK: u8 = 0;
 /// Doctor's no, or a failure.
@@ -123,6 +123,19 @@ Examples:
   shunt config check new.toml && sudo install -m 644 new.toml /etc/shunt/config.toml
   shunt config show                          what is in force, and who says so
   shunt config show --json | jq '.sections[].settings[] | select(.source != \"default\")'";
+pub(crate) const EXAMPLES_OFF: &str = "\
+Examples:
+  shunt off                       from now on new connections of your programs are TCP,
+  shunt stat                      which is told here,
+  shunt on                        and from now on they are not
+  SHUNT_DIR=/dev/shm/shunt-web sudo -E shunt off     programs that meet in this directory
+  sudo shunt off --dir /dev/shm/shunt-1000           those of user 1000
+  sudo shunt off --everyone                          those of all users";
+
+pub(crate) const EXAMPLES_ON: &str = "\
+Examples:
+  shunt on
+  sudo shunt on --everyone        those of all users";
 
 pub(crate) const EXAMPLES_COMPLETIONS: &str = "\
 Examples:
@@ -323,6 +336,32 @@ enum Command {
         after_help = EXAMPLES_CONFIG
     )]
     Config(ConfigArguments),
+    /// Have new connections stay on TCP, of programs that run and of those that will, until `shunt on`
+    #[command(
+        long_about = "Have new connections stay on TCP, until `shunt on`. No program need be started again.\n\n\
+            It is for all programs of this user under Shunt, or for those that meet in a directory (--dir), in all network \
+            namespaces: those that run, and those that start later. They hear of it at their next connection. Connections that \
+            are in shared memory, or go to another host by SMC-R, go on as they are until they close; `shunt stat` shows them. \
+            To end those as well start the programs again.\n\n\
+            A file in the directory of the board says it (switched-off), so it lasts until `shunt on`, or until what is in \
+            memory goes: the host starts anew, or logind removes what a user has in /dev/shm (README, Limits). A directory of \
+            `shunt share` is switched by root alone. An engine (`shunt engine`) heeds it for each user: a connection to another \
+            host is then plain TCP, from the client's side without asking anybody; where a server had told its peers that it \
+            speaks SMC, they are told no.\n\n\
+            `shunt stat`, `shunt top` and `shunt doctor` say so while it is off, and the connections that this concerns have \
+            reason 40. For one program alone there is SHUNT_ENABLED=off, or `shunt run --off`.",
+        override_usage = "shunt off [--dir DIR] [--config FILE]\n       shunt off --everyone",
+        after_help = EXAMPLES_OFF
+    )]
+    Off(SwitchArguments),
+    /// Have new connections go through shared memory again, after `shunt off`
+    #[command(
+        long_about = "Have new connections go through shared memory again, after `shunt off`. Those that have begun on TCP \
+            meanwhile stay there. Where nothing is switched off, nothing happens.",
+        override_usage = "shunt on [--dir DIR] [--config FILE]\n       shunt on --everyone",
+        after_help = EXAMPLES_ON
+    )]
+    On(SwitchArguments),
     /// Print what has a shell complete commands, options and file names
     #[command(
         long_about = "Print what has a shell complete commands, options and file names. Packages of Shunt have it in its \
@@ -464,6 +503,15 @@ struct TopArguments {
     place: Place,
 }
 
+#[derive(Args, Debug)]
+struct SwitchArguments {
+    /// All users who have a directory in /dev/shm/shunt-…, and the directories that they share; for root
+    #[arg(long, conflicts_with = "dir")]
+    everyone: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
 /// A pause between two looks.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|s: &f64| (0.1..=86400.0).contains(s));
@@ -530,6 +578,8 @@ fn perform(command: Command) -> Result<u8, (u8, anyhow::Error)> {
         Command::Serve(arguments) => serve::serve(&arguments).map(|()| EXIT_OK).map_err(failed),
         Command::Share(arguments) => share::share(&arguments).map(|()| EXIT_OK).map_err(failed),
         Command::Config(arguments) => settings::config(&arguments).map_err(failed),
+        Command::Off(arguments) => switch(arguments, true).map(|()| EXIT_OK).map_err(failed),
+        Command::On(arguments) => switch(arguments, false).map(|()| EXIT_OK).map_err(failed),
         Command::Completions { shell } => completions(shell).map(|()| EXIT_OK).map_err(failed),
         Command::Man { dir } => man::write(&dir).map(|()| EXIT_OK).map_err(failed),
     }
@@ -563,6 +613,14 @@ fn doctor(arguments: DoctorArguments) -> anyhow::Result<u8> {
     out.write_all(text.as_bytes())?;
     out.flush()?;
     Ok(if report.accelerated == Some(true) { EXIT_OK } else { EXIT_NO })
+}
+
+fn switch(arguments: SwitchArguments, off: bool) -> anyhow::Result<()> {
+    if arguments.everyone {
+        return switch::switch_all(off);
+    }
+    let dir = arguments.place.dir(false)?;
+    switch::switch(dir.as_deref(), off)
 }
 
 fn stat(arguments: StatArguments) -> anyhow::Result<()> {

@@ -430,6 +430,7 @@ fn place_checks(dir: Option<&str>) -> Vec<Check> {
     let dir = local::board::directory(dir);
     let mut checks = vec![directory_check(Path::new(&dir), is_named, sys::call::geteuid())];
     checks.extend(is_across.then(across_check));
+    checks.push(switch_check(local::board::is_off(Some(&dir))));
     checks.extend(space_checks(Path::new(&dir)));
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let file_max = soft_limit(&limits, "Max file size");
@@ -506,6 +507,15 @@ pub(crate) fn wrong_directory(dir: &str) -> Option<String> {
     let check = directory_check(Path::new(dir), true, sys::call::geteuid());
     let advice = check.advice.unwrap_or_default();
     (check.outcome == Outcome::No).then(|| format!("{}; {advice}", check.found))
+}
+
+/// Of a directory.
+fn switch_check(is_off: bool) -> Check {
+    const NAME: &str = "switch";
+    match is_off {
+        true => Check::no(NAME, "switched off for all programs here (`shunt off`)", "shunt on"),
+        false => Check::ok(NAME, "on"),
+    }
 }
 
 /// One whose board is for all network namespaces.

@@ -30,6 +30,7 @@ mod share;
 mod snapshot;
 mod sockets;
 mod stat;
+mod switch;
 mod table;
 mod top;
 

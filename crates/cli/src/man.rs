@@ -64,6 +64,11 @@ const CONFIG_FIELDS: &[(&str, &str)] = &[
          not set) and source, which is FILE:LINE, a variable, or default",
     ),
 ];
+const SWITCH_EXIT: &[(&str, &str)] = &[
+    ("0", "it is so from now on, or was before"),
+    ("1", "it is not so, or not everywhere: standard error says why"),
+    ("2", "wrong usage"),
+];
 const TOP_EXIT: &[(&str, &str)] = &[
     ("0", "it was shown until it was told to end"),
     ("1", "there is no terminal that it could be shown on, or the board cannot be read"),
@@ -109,9 +114,9 @@ const MAIN_EXIT: &[(&str, &str)] = &[
 
 const JSON_FIELDS: &[(&str, &str)] = &[
     (
-        "version, board, time_ms, truncated",
-        "version of this format (1); path of the board; when it was read, milliseconds since 1970; \
-         whether something was left out because there was too much",
+        "version, board, switched_off, time_ms, truncated",
+        "version of this format (1); path of the board; whether new connections stay on TCP (shunt-off(1)); when it was \
+         read, milliseconds since 1970; whether something was left out because there was too much",
     ),
     ("processes", "one object for each process"),
     ("  slot, pid, uid, program, alive, since", "who; since in seconds since 1970"),
@@ -325,6 +330,10 @@ fn files() -> Vec<Entry> {
              Made by the first program, and free to be removed when none runs",
         ),
         (
+            "/dev/shm/shunt-UID/switched-off",
+            "where it is, new connections stay on TCP: made by shunt off, and removed by shunt on",
+        ),
+        (
             "libshunt_preload.so",
             "the library: looked for beside the shunt program, then in ../lib/shunt, /usr/lib/shunt and \
              /usr/local/lib/shunt",
@@ -367,6 +376,8 @@ fn see_also(roff: &mut Roff, own: &str) {
         "shunt-doctor",
         "shunt-stat",
         "shunt-top",
+        "shunt-off",
+        "shunt-on",
         "shunt-engine",
         "shunt-serve",
         "shunt-defrag",
@@ -418,6 +429,8 @@ fn more_sections(roff: &mut Roff, name: &str) {
         "shunt-stat" => (Some(commands::EXAMPLES_STAT), STAT_EXIT),
         "shunt-stat-smb" => (None, SERVE_EXIT),
         "shunt-top" => (None, TOP_EXIT),
+        "shunt-off" => (Some(commands::EXAMPLES_OFF), SWITCH_EXIT),
+        "shunt-on" => (Some(commands::EXAMPLES_ON), SWITCH_EXIT),
         "shunt-share" => (Some(commands::EXAMPLES_SHARE), MAIN_EXIT),
         "shunt-config" => (Some(commands::EXAMPLES_CONFIG), CONFIG_EXIT),
         name if name.starts_with("shunt-config-") => (None, CONFIG_EXIT),
@@ -454,7 +467,8 @@ fn more_sections(roff: &mut Roff, name: &str) {
         section(roff, "METRICS", metrics_of_defrag());
         section(roff, "REASONS FOR DROPS", reasons_for_drops());
     } else {
-        let looks = matches!(name, "shunt-stat" | "shunt-top") || name.starts_with("shunt-engine");
+        let looks = matches!(name, "shunt-stat" | "shunt-top" | "shunt-off" | "shunt-on")
+            || name.starts_with("shunt-engine");
         section(roff, "ENVIRONMENT", if looks { environment_of_viewers() } else { environment() });
         section(roff, "FILES", files());
     }

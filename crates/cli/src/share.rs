@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use local::board::{self, ACROSS, Board};
+use local::board::{self, ACROSS, Board, OFF};
 use nix::fcntl::OFlag;
 
 use crate::{doctor, run, say};
@@ -264,7 +264,7 @@ fn is_for_this(opened: &File, dir: &Path, group: u32, is_across: bool) -> anyhow
         let text = name.to_str().unwrap_or_default();
         let is_board = text.starts_with("board-");
         ensure!(
-            is_board || text == ACROSS || text.starts_with("engine-"),
+            is_board || [ACROSS, OFF].contains(&text) || text.starts_with("engine-"),
             "{shown} holds {}, so it is for something else: name another one",
             name.display()
         );

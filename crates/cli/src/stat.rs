@@ -18,6 +18,7 @@ use load::{Load, Loads};
 use crate::snapshot::{
     BufferSizes, Connection, LinkGroup, Listener, Mode, Process, Snapshot, Watch, shown,
 };
+use crate::switch::SWITCHED_OFF;
 use crate::table::{Side, bytes, count, render, socket};
 
 /// Version of the JSON object: a field may be added, but none changes its meaning within one.
@@ -45,6 +46,7 @@ pub(crate) struct View {
 struct Json<'a> {
     version: u32,
     board: &'a str,
+    switched_off: bool,
     time_ms: u64,
     #[serde(flatten)]
     snapshot: &'a Snapshot,
@@ -72,7 +74,8 @@ pub(crate) fn run(view: &View, dir: Option<&str>, out: &mut impl Write) -> anyho
         if clear {
             out.write_all(CLEAR_SCREEN.as_bytes())?;
         }
-        out.write_all(page(view, snapshot, &watch.path(), &loads)?.as_bytes())?;
+        let at = At { board: &watch.path(), is_off: local::board::is_off(dir) };
+        out.write_all(page(view, snapshot, at, &loads)?.as_bytes())?;
         out.flush()?;
         let Some(pause) = view.watch else { return Ok(()) };
         if !clear && !view.json {
@@ -99,11 +102,19 @@ fn ensure_there(pid: u32, all: bool, snapshot: Option<&Snapshot>) -> anyhow::Res
     Ok(())
 }
 
+/// The place that is looked at.
+#[derive(Clone, Copy, Debug)]
+struct At<'a> {
+    board: &'a str,
+    /// New connections there stay on TCP.
+    is_off: bool,
+}
+
 /// What is printed in one round. `snapshot`: `None` if there is no board.
 fn page(
     view: &View,
     snapshot: Option<Snapshot>,
-    board: &str,
+    At { board, is_off }: At<'_>,
     loads: &Loads,
 ) -> anyhow::Result<String> {
     let absent = snapshot.is_none();
@@ -111,7 +122,14 @@ fn page(
     if view.json {
         let time_ms = sys::call::wall_ns() / 1_000_000;
         let vectors = loads.as_deref().ok();
-        let json = Json { version: JSON_VERSION, board, time_ms, snapshot: &snapshot, vectors };
+        let json = Json {
+            version: JSON_VERSION,
+            board,
+            switched_off: is_off,
+            time_ms,
+            snapshot: &snapshot,
+            vectors,
+        };
         // A line a round, so that a reader of a stream knows where an object ends.
         let text = match view.watch {
             Some(_) => serde_json::to_string(&json)?,
@@ -119,10 +137,11 @@ fn page(
         };
         return Ok(text + "\n");
     }
+    let switch = if is_off { format!("{SWITCHED_OFF}\n\n") } else { String::new() };
     if absent {
-        return Ok(format!("no board at {board}: no program runs under shunt here\n"));
+        return Ok(format!("{switch}no board at {board}: no program runs under shunt here\n"));
     }
-    Ok(text(&snapshot, view, loads))
+    Ok(switch + &text(&snapshot, view, loads))
 }
 
 /// Leaves out what was not asked for.

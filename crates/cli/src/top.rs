@@ -196,6 +196,8 @@ struct Screen {
     board: String,
     /// Which lines are shown. Rates are of all, so that one that comes to be shown has not done everything since the last look.
     filter: stat::Filter,
+    /// New connections stay on TCP.
+    is_off: bool,
     now: Option<Snapshot>,
     before: Option<Snapshot>,
     seconds: f64,
@@ -211,6 +213,7 @@ impl Screen {
             rests: false,
             board,
             filter,
+            is_off: false,
             now: None,
             before: None,
             seconds: 0.0,
@@ -326,16 +329,20 @@ impl Screen {
     }
 
     fn headline(&self) -> String {
+        let switch = if self.is_off { "SWITCHED OFF (shunt on): " } else { "" };
         match &self.now {
-            Some(all) if self.filter.is_empty() => format!("shunt top: {}", stat::summary(all)),
+            Some(all) if self.filter.is_empty() => {
+                format!("shunt top: {switch}{}", stat::summary(all))
+            }
             Some(all) => {
                 let mut shown = all.clone();
                 self.filter.apply(&mut shown);
-                format!("shunt top: {}", stat::summary(&shown))
+                format!("shunt top: {switch}{}", stat::summary(&shown))
             }
-            None => {
-                format!("shunt top: no board at {}: no program runs under shunt here", self.board)
-            }
+            None => format!(
+                "shunt top: {switch}no board at {}: no program runs under shunt here",
+                self.board
+            ),
         }
     }
 
@@ -405,6 +412,7 @@ pub(crate) fn run(
     }
     let mut watch = Watch::new(dir)?;
     let mut screen = Screen::new(watch.path(), filter);
+    screen.is_off = local::board::is_off(dir);
     screen.handle_snapshot(watch.look()?, 0.0);
     let stop = Arc::new(AtomicBool::new(false));
     let rests = Arc::new(AtomicBool::new(false));
@@ -438,6 +446,7 @@ pub(crate) fn run(
         if last.elapsed() >= interval {
             let seconds = last.elapsed().as_secs_f64();
             last = Instant::now();
+            screen.is_off = local::board::is_off(dir);
             screen.handle_snapshot(watch.look()?, seconds);
         }
     }

@@ -27,8 +27,10 @@ use crate::{Reason, offer};
 
 mod burial;
 mod leftovers;
+mod off;
 
 pub use leftovers::sweep;
+pub use off::{OFF, SwitchError, is_off, switch};
 
 /// `SO_NETNS_COOKIE`, absent from libc.
 const SO_NETNS_COOKIE: i32 = 71;
@@ -405,6 +407,8 @@ impl Board {
         };
         let (path, netns) = locate(dir)?;
         let (map, fd) = leftovers::open(&path, netns, access)?;
+        // Others can see that it is there by now.
+        off::tell_at_joining(&map.header().off, dir);
         let fd = out_of_the_way(fd, high);
         Ok(Self {
             map,
@@ -435,6 +439,13 @@ impl Board {
     #[must_use]
     pub fn is_across(&self) -> bool {
         self.is_across
+    }
+
+    /// Whether new connections are to stay on TCP: see [`switch`].
+    #[inline]
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.map.header().off.load(Ordering::Relaxed) != 0
     }
 
     /// Whether the number of the process of a slot means the same to us as to itself.

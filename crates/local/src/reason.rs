@@ -130,4 +130,6 @@ reasons! {
     ChosenWay = 38, "bound to an interface or marked (SO_BINDTODEVICE, a VRF, SO_MARK)";
     /// The program has its own system calls filtered (seccomp), and may be ended for those that shared memory needs.
     Filtered = 39, "program may be ended for calls of the library (seccomp)";
+    /// Somebody has switched off what programs on this board could do together (`shunt off`), for now.
+    SwitchedOff = 40, "switched off for now, for all programs here (shunt off)";
 }

@@ -145,6 +145,9 @@ pub(crate) fn connecting(fd: c_int, storage: &sockaddr_storage) {
         return;
     }
     conn.opted.store(0, Ordering::Relaxed);
+    if w.board.is_off() {
+        return;
+    }
     let Some(remote) = call::address(storage) else { return };
     let ip = *remote.ip();
     let stays = match ip.to_ipv4_mapped() {
@@ -310,7 +313,11 @@ pub(crate) fn left_out(w: &World, fd: c_int, listener: &Conn, remote: SocketAddr
 
 /// Whether a connection that announced nothing may have another engine's guest at its end.
 fn comes_from_engine(w: &World, fd: c_int, remote: SocketAddrV6) -> bool {
-    if !w.board.engine_meets() || !w.limits.enabled || !w.board.has_met(*remote.ip()) {
+    if w.board.is_off()
+        || !w.board.engine_meets()
+        || !w.limits.enabled
+        || !w.board.has_met(*remote.ip())
+    {
         return false;
     }
     let local = call::name(fd, false).ok().flatten();

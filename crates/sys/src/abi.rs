@@ -112,6 +112,9 @@ pub struct Header {
     pub engine_key: [AtomicU32; 3],
     /// Not 0: somebody has offered a connection whose server may see other addresses and ports than its client does.
     pub routed: AtomicU32,
+    /// Not 0: new connections stay on TCP. What counts is the file that says so in the directory of the board, and this is
+    /// what it said when somebody looked last: 1 or 0, so that the lowest byte alone tells.
+    pub off: AtomicU32,
 }
 
 /// Of [`Header::engine_option`]: the engine asks those of other hosts which connections they share, so that

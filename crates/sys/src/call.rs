@@ -433,6 +433,9 @@ mod calls {
     pub fn pread(fd: i32, bytes: &mut [u8], at: i64) -> Result<usize> {
         call!(SYS_pread64, fd, bytes.as_mut_ptr(), bytes.len(), at)
     }
+    pub fn pwrite(fd: i32, bytes: &[u8], at: i64) -> Result<usize> {
+        call!(SYS_pwrite64, fd, bytes.as_ptr(), bytes.len(), at)
+    }
     pub fn write(fd: i32, bytes: &[u8]) -> Result<usize> {
         call!(SYS_write, fd, bytes.as_ptr(), bytes.len())
     }

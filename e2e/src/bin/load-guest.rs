@@ -64,6 +64,7 @@ fn main() {
         Some("crowd") => load::crowd(number(1)),
         Some("squeezed") => println!("{}", load::squeezed(port(), size(2), size(3))),
         Some("steps") => println!("{}", load::steps(port())),
+        Some("steps-anew") => println!("{}", load::steps_anew(port())),
         Some("unread") => println!("{}", load::unread(port(), size(2), size(3))),
         Some("stepped-client") => println!("{}", stepped::client(port(), way(2))),
         Some("stepped-server") => println!("{}", stepped::server(way(1))),
@@ -78,7 +79,7 @@ fn usage() -> ! {
         "load-guest: serve | serve-many | serve-few DESCRIPTORS | serve-locked | transfer PORT STYLE SEED LEN | turns STYLE | in-turn PORT STYLE | \
          serve-rally STYLE PORT [CPU] | rally PORT STYLE [CPU] | rally-in-twos PORT | \
          odd PORT WHAT | ask-forked PORT WHAT | serve-forked WHAT | talk-forked PORT | hear-forked | serve-idle | wait-idle PORT COUNT ROUNDS | \
-         poised PORT STYLE SEED LEN | many PORT COUNT ROUNDS [ended|killed] | listening PORT COUNT ROUNDS | crowd COUNT | squeezed PORT COUNT MORE | steps PORT | unread PORT COUNT LEN | demoting PORT SEED | stepped-client PORT WAY | stepped-server WAY | storm PORT COUNT SEED"
+         poised PORT STYLE SEED LEN | many PORT COUNT ROUNDS [ended|killed] | listening PORT COUNT ROUNDS | crowd COUNT | squeezed PORT COUNT MORE | steps PORT | steps-anew PORT | unread PORT COUNT LEN | demoting PORT SEED | stepped-client PORT WAY | stepped-server WAY | storm PORT COUNT SEED"
     );
     std::process::exit(2);
 }

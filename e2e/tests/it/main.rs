@@ -33,6 +33,7 @@ mod serve_safety;
 mod serve_seen;
 mod serve_systemd;
 mod stepped;
+mod switched;
 mod tidy;
 mod together;
 mod trust;

@@ -30,6 +30,7 @@ mod peers;
 mod programs;
 mod rights;
 mod short;
+mod switched;
 mod unprivileged;
 mod users;
 mod v6;

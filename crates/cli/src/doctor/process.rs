@@ -75,6 +75,7 @@ fn checks(proc: &Path, pid: u32) -> Result<Vec<Check>, Check> {
             Some(board) => {
                 let dir = Directory::called(proc, board.directory.clone());
                 checks.push(directory_check(&dir));
+                checks.extend(dir.is_off().map(super::switch_check));
                 checks.push(match moved(proc, &environ, &dir, &board) {
                     Some(found) => lost(&found),
                     None => slot_check(pid, &dir, &board),
@@ -250,6 +251,12 @@ impl Directory {
 
     fn metadata(&self) -> Option<fs::Metadata> {
         fs::metadata(path_of(self.at.as_ref().ok()?)).ok()
+    }
+
+    /// Whether new connections of programs there stay on TCP.
+    fn is_off(&self) -> Option<bool> {
+        let at = path_of(self.at.as_ref().ok()?).join(".");
+        at.to_str().map(|at| local::board::is_off(Some(at)))
     }
 
     /// Whether programs of this host that name it meet this very one.

@@ -54,6 +54,8 @@ fn a_directory_is_made_once() {
     for dir in [&dir, &other] {
         assert_eq!(whose(&dir.join(ACROSS)), [0, GROUP, 0o640]);
     }
+    // Also one that is switched off.
+    fs::write(dir.join(OFF), "").unwrap();
     let board = dir.join("board-all-v0");
     fs::write(&board, "").unwrap();
     fs::set_permissions(&board, fs::Permissions::from_mode(0o660)).unwrap();

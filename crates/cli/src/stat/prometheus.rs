@@ -7,6 +7,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -30,7 +31,7 @@ pub(crate) enum Whose {
 }
 
 impl Whose {
-    fn directories(&self) -> Vec<String> {
+    pub(crate) fn directories(&self) -> Vec<String> {
         match self {
             Self::Ours(dir) => vec![board::directory(dir.as_deref())],
             Self::Everyones => {
@@ -77,8 +78,11 @@ pub(crate) fn serve(whose: Whose, address: SocketAddr) -> anyhow::Result<()> {
 }
 
 fn look(whose: &Whose) -> String {
-    let (mut boards, mut engines) = (Vec::new(), Vec::new());
+    let (mut boards, mut engines, mut switches) = (Vec::new(), Vec::new(), Vec::new());
     for dir in whose.directories() {
+        if Path::new(&dir).is_dir() {
+            switches.push((dir.clone(), board::is_off(Some(&dir))));
+        }
         let seen = Watch::new(Some(&dir)).and_then(|mut watch| watch.look());
         if let Ok(Some(snapshot)) = seen {
             boards.push((dir.clone(), Some(snapshot)));
@@ -89,16 +93,22 @@ fn look(whose: &Whose) -> String {
             engines.push((dir, engine));
         }
     }
-    page(&boards, &engines)
+    page(&boards, &engines, &switches)
 }
 
-fn page(boards: &[Seen], engines: &[(String, stat::Stat)]) -> String {
+/// `switches`: directories, and whether they are switched off.
+fn page(boards: &[Seen], engines: &[(String, stat::Stat)], switches: &[(String, bool)]) -> String {
     let mut page = Page::default();
     page.gauge("shunt_build_info", "1; which version looks.")
         .value(&[("version", &env!("CARGO_PKG_VERSION"))], 1);
     let mut family = page.gauge("shunt_board_readable", "Whether the board could be read.");
     for (dir, snapshot) in boards {
         family.value(&[("dir", dir)], u8::from(snapshot.is_some()));
+    }
+    let help = "1: new connections there stay on TCP (shunt off).";
+    let mut family = page.gauge("shunt_switched_off", help);
+    for (dir, is_off) in switches {
+        family.value(&[("dir", dir)], u8::from(*is_off));
     }
     let help = "Memory that the file system of the board has left.";
     let mut family = page.gauge("shunt_directory_free_bytes", help);

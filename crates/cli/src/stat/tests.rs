@@ -7,19 +7,20 @@ use super::*;
 use crate::snapshot::tests::Fixture;
 
 const NO_ENGINE: Loads = Ok(Vec::new());
+const X: At<'_> = At { board: "/x", is_off: false };
 
 /// Renders everything, for tests that only want no panic.
 pub(crate) fn show(snapshot: Snapshot) {
     for (json, totals) in [(true, false), (false, true), (false, false)] {
         let view = View { json, totals, all: true, ..View::default() };
-        assert!(!page(&view, Some(snapshot.clone()), "/x", &NO_ENGINE).unwrap().is_empty());
+        assert!(!page(&view, Some(snapshot.clone()), X, &NO_ENGINE).unwrap().is_empty());
     }
 }
 
 fn json(view: &View, snapshot: Option<Snapshot>) -> Value {
     let view = View { json: true, ..view.clone() };
     let loads = Ok(vec![Load::default()]);
-    serde_json::from_str(&page(&view, snapshot, "/dev/shm/x/board-1", &loads).unwrap()).unwrap()
+    serde_json::from_str(&page(&view, snapshot, X, &loads).unwrap()).unwrap()
 }
 
 fn names(value: &Value, into: &mut BTreeSet<String>) {
@@ -46,8 +47,8 @@ pub(crate) fn fields() -> BTreeSet<String> {
 
 #[test]
 fn without_a_board_there_is_one_line_or_an_empty_object() {
-    let text = page(&View::default(), None, "/x/board-1", &NO_ENGINE).unwrap();
-    assert_eq!(text, "no board at /x/board-1: no program runs under shunt here\n");
+    let text = page(&View::default(), None, X, &NO_ENGINE).unwrap();
+    assert_eq!(text, "no board at /x: no program runs under shunt here\n");
     let object = json(&View::default(), None);
     for list in ["processes", "link_groups", "connections", "listeners"] {
         assert_eq!(object[list], Value::Array(Vec::new()), "{list}");
@@ -55,9 +56,32 @@ fn without_a_board_there_is_one_line_or_an_empty_object() {
     assert_eq!(object["version"], 1);
 }
 
+/// On top, whether there is a board or not.
+#[test]
+fn what_is_switched_off_is_said_first() {
+    let off = At { is_off: true, ..X };
+    for json in [false, true] {
+        let view = View { json, ..View::default() };
+        for snapshot in [None, Some(Fixture::busy().snapshot())] {
+            let [on, off] =
+                [X, off].map(|at| page(&view, snapshot.clone(), at, &NO_ENGINE).unwrap());
+            if json {
+                let [on, off]: [Value; 2] =
+                    [on, off].map(|text| serde_json::from_str(&text).unwrap());
+                assert_eq!(
+                    (&on["switched_off"], &off["switched_off"]),
+                    (&false.into(), &true.into())
+                );
+            } else {
+                assert_eq!(off, format!("{SWITCHED_OFF}\n\n{on}"));
+            }
+        }
+    }
+}
+
 #[test]
 fn the_table_has_what_users_of_smcss_look_for() {
-    let text = page(&View::default(), Some(Fixture::busy().snapshot()), "/x", &NO_ENGINE).unwrap();
+    let text = page(&View::default(), Some(Fixture::busy().snapshot()), X, &NO_ENGINE).unwrap();
     let mut lines = text.lines();
     let headings = lines.next().unwrap();
     for heading in ["State", "UID", "Inode", "Local Address", "Peer Address", "Mode"] {
@@ -74,7 +98,7 @@ fn the_table_has_what_users_of_smcss_look_for() {
 #[test]
 fn all_shows_the_closed_the_dead_and_listeners() {
     let view = View { all: true, ..View::default() };
-    let text = page(&view, Some(Fixture::busy().snapshot()), "/x", &NO_ENGINE).unwrap();
+    let text = page(&view, Some(Fixture::busy().snapshot()), X, &NO_ENGINE).unwrap();
     assert!(text.contains("CLOSED") && text.contains("gone (dead)"), "{text}");
     assert!(text.contains("\nListeners\n") && text.contains("LISTEN"), "{text}");
 }
@@ -82,7 +106,7 @@ fn all_shows_the_closed_the_dead_and_listeners() {
 #[test]
 fn totals_have_what_users_of_smcd_stats_look_for() {
     let view = View { totals: true, ..View::default() };
-    let text = page(&view, Some(Fixture::busy().snapshot()), "/x", &NO_ENGINE).unwrap();
+    let text = page(&view, Some(Fixture::busy().snapshot()), X, &NO_ENGINE).unwrap();
     let lines: Vec<Vec<&str>> =
         text.lines().map(|line| line.split_whitespace().collect()).collect();
     // What stands under a heading, in the line that has all of these words.
@@ -128,7 +152,7 @@ fn the_help_sends_users_of_smcd_stats_to_headings_that_are_there() {
     let told = help.split("smcd stats, in --totals: ").nth(1).unwrap();
     let told = told.split("\n\n").next().unwrap();
     let view = View { totals: true, ..View::default() };
-    let text = page(&view, Some(Fixture::busy().snapshot()), "/x", &NO_ENGINE).unwrap();
+    let text = page(&view, Some(Fixture::busy().snapshot()), X, &NO_ENGINE).unwrap();
     let headings: Vec<&str> = text.split(['\n', ' ']).chain(text.lines()).collect();
     let mut rest = told.to_owned();
     for (piece, under) in TOLD_IN_HELP {
@@ -146,7 +170,7 @@ fn the_help_sends_users_of_smcd_stats_to_headings_that_are_there() {
 #[test]
 fn totals_are_of_processes_pairs_and_reasons() {
     let view = View { totals: true, ..View::default() };
-    let text = page(&view, Some(Fixture::busy().snapshot()), "/x", &NO_ENGINE).unwrap();
+    let text = page(&view, Some(Fixture::busy().snapshot()), X, &NO_ENGINE).unwrap();
     assert!(text.contains("\nLink groups\n") && text.contains("/server"), "{text}");
     assert!(text.contains("\nFallbacks to TCP\n"), "{text}");
     assert!(text.contains("1 (peer does not run under shunt, or ended first)"), "{text}");
@@ -183,14 +207,14 @@ fn a_process_is_chosen_by_its_id() {
 #[test]
 fn a_stream_has_an_object_a_line() {
     let view = View { json: true, watch: Some(Duration::from_secs(1)), ..View::default() };
-    let text = page(&view, Some(Fixture::busy().snapshot()), "/x", &NO_ENGINE).unwrap();
+    let text = page(&view, Some(Fixture::busy().snapshot()), X, &NO_ENGINE).unwrap();
     assert_eq!(text.lines().count(), 1);
 }
 
 #[test]
 fn the_engine_is_shown_where_there_is_one_and_what_keeps_it_from_answering() {
     let of = |view: &View, loads: &Loads| {
-        page(view, Some(Fixture::busy().snapshot()), "/x", loads).unwrap()
+        page(view, Some(Fixture::busy().snapshot()), X, loads).unwrap()
     };
     let loads = Ok(vec![Load { vector: 3, ..Load::default() }]);
     for totals in [false, true] {

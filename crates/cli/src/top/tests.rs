@@ -136,3 +136,11 @@ fn a_board_that_has_gone_is_told_and_small_terminals_are_no_matter() {
         terminal.draw(|frame| screen.draw(frame)).unwrap();
     }
 }
+
+#[test]
+fn the_headline_says_that_it_is_switched_off() {
+    let mut screen = screen(vec![Fixture::busy().snapshot()]);
+    assert!(!drawn(&mut screen).contains("OFF"));
+    screen.is_off = true;
+    assert!(drawn(&mut screen).contains("shunt top: SWITCHED OFF (shunt on): "));
+}

@@ -134,7 +134,10 @@ impl Host {
         };
         let meets = !config.peers.is_empty();
         let asked = Arc::clone(&boards);
-        let listens = move |port| asked.open().any(|guests| guests.world.board.listening(port));
+        let listens = move |port| {
+            let of = |board: &board::Board| !board.is_off() && board.listening(port);
+            asked.open().any(|guests| of(&guests.world.board))
+        };
         let mut engine = Engine::start(config, sleeper, notice, listens)?;
         engine.answer_at(&control_path(dir.as_deref())?)?;
         let listed = Arc::clone(&boards);

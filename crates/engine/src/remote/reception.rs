@@ -274,7 +274,7 @@ impl Reception {
     /// What has become of one, if anything has: the guest's own connection is of use to it if the peer knows.
     fn declined(&mut self, done: Option<Declined>) {
         let Some(Declined { visitor, reason, told }) = done else { return };
-        if !matches!(reason, Reason::ChosenWay | Reason::PeerNotSmc) {
+        if !matches!(reason, Reason::ChosenWay | Reason::PeerNotSmc | Reason::SwitchedOff) {
             self.engine.note_no_memory(told);
         }
         match self.visitors.get(&visitor) {
@@ -386,6 +386,10 @@ impl Reception {
 
     fn take_in(&mut self, hello: &Hello, tcp: &OwnedFd) -> Result<Taken, Reason> {
         let (local, to) = ends(tcp).ok_or(Reason::PeerBroken)?;
+        if self.guests.world.board.is_off() {
+            // Who had asked its peer before, or came to a listener that had told its peers.
+            return Err(Reason::SwitchedOff);
+        }
         let ip = |name: SocketAddrV6| name.ip().to_canonical();
         let ends = (ip(local), ip(to));
         if self.guests.user.is_some() {
@@ -533,11 +537,11 @@ fn connections_max() -> usize {
     most.saturating_sub(OTHER_FDS).max(OTHER_FDS / 2) / 2
 }
 
-/// Whether the peer can be told, and the connection go on as TCP: nothing is wrong with it, but somebody has no room, or it
-/// takes another way than ours, or stays on this host.
+/// Whether the peer can be told, and the connection go on as TCP: nothing is wrong with it, but somebody has no room, it
+/// takes another way than ours or stays on this host, or all are to.
 fn is_declined(hello: &Hello, reason: Reason) -> bool {
-    use Reason::{ChosenWay, NoMemory, NoSlot, PeerNotSmc};
-    !hello.has_half() || matches!(reason, NoMemory | NoSlot | ChosenWay | PeerNotSmc)
+    use Reason::{ChosenWay, NoMemory, NoSlot, PeerNotSmc, SwitchedOff};
+    !hello.has_half() || matches!(reason, NoMemory | NoSlot | ChosenWay | PeerNotSmc | SwitchedOff)
 }
 
 /// A guest's connection that is ours now.

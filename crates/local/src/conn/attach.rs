@@ -143,6 +143,9 @@ impl Conn {
         if !w.limits.enabled {
             return Err(Reason::Off);
         }
+        if w.board.is_off() {
+            return Err(Reason::SwitchedOff);
+        }
         let is_routed = w.board.is_across() && w.limits.is_routed(*plain(remote).ip());
         if !is_routed && !w.board.listening(remote.port()) {
             return Err(Reason::NoListener);
@@ -671,6 +674,10 @@ impl Conn {
         fd: i32,
         data: bool,
     ) -> Result<Option<ToTake<'w>>, Reason> {
+        if w.board.is_off() {
+            // Also one that was offered before.
+            return Err(Reason::SwitchedOff);
+        }
         if self.is_held_by_others(w) {
             return self.held_by_others(w, data);
         }

@@ -51,10 +51,14 @@ fn boards_and_engines_are_on_one_page() {
         users: vec![UserStat { uid: 33, connections: 8, ..UserStat::default() }],
         ..Stat::default()
     };
-    let page = page(&boards, &[("/dev/shm/shunt-0".to_owned(), engine)]);
+    let switches =
+        [("/dev/shm/shunt-33".to_owned(), true), ("/dev/shm/shunt-35".to_owned(), false)];
+    let page = page(&boards, &[("/dev/shm/shunt-0".to_owned(), engine)], &switches);
     let of = "dir=\"/dev/shm/shunt-33\",slot=\"0\",program=\"ngi\\\"nx\"";
     for line in [
         "shunt_board_readable{dir=\"/dev/shm/shunt-34\"} 0".to_owned(),
+        "shunt_switched_off{dir=\"/dev/shm/shunt-33\"} 1".to_owned(),
+        "shunt_switched_off{dir=\"/dev/shm/shunt-35\"} 0".to_owned(),
         "shunt_processes{dir=\"/dev/shm/shunt-33\"} 1".to_owned(),
         format!("shunt_connections{{{of},mode=\"shm\"}} 3"),
         format!("shunt_connections_attached_total{{{of},end=\"server\"}} 6"),
