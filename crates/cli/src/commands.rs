@@ -90,6 +90,7 @@ Examples:
   sudo systemctl enable --now shunt-engine@$USER    for your own programs, with three capabilities and no more
   shunt engine status                            vectors, link groups, settings
   shunt engine set autocork=0 testlink_time=5
+  sudo shunt engine drain --wait && sudo systemctl start shunt-engine    an upgrade that resets no connection
 
 On each host: shunt engine, then shunt run -- PROGRAM as the same user, or as one of --users.
 A SIZE is a number of bytes or ends in K, M or G.";
@@ -287,7 +288,7 @@ enum Command {
             they have the same names with underscores. SIGHUP has it read them again: what `shunt engine set` can change \
             counts from then on, in place of what that has set; what else has changed is told.",
         override_usage = "shunt engine [OPTIONS]\n       shunt engine set NAME=VALUE...\n       \
-            shunt engine status [--json]",
+            shunt engine status [--json]\n       shunt engine drain [--wait[=SECONDS]]",
         after_help = EXAMPLES_ENGINE
     )]
     Engine(EngineArguments),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Subcommand};
@@ -34,6 +35,32 @@ enum Action {
         /// Settings and their values, as in: autocork=0 max_links=2
         #[arg(required = true, value_name = "NAME=VALUE")]
         settings: Vec<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Have the engine take no new connections, and end when the last of those that it carries is gone
+    #[command(
+        long_about = "Have the engine take no new connections, and end, with exit status 0, when the last of those that it \
+            carries is gone.\n\n\
+            New connections of programs are plain TCP from then on; peers who were promised SMC by a listener here are told no. \
+            `shunt engine status` says how many are left. An upgrade that resets no connection is: shunt engine drain --wait, \
+            and then to start the new one (systemctl start shunt-engine). Connections that last for days keep it for so long: \
+            give --wait a limit, and end it then as ever."
+    )]
+    Drain {
+        /// Wait until it has ended, so many seconds at most [as long as it takes if no number is given]
+        #[arg(
+            long,
+            value_name = "SECONDS",
+            num_args = 0..=1,
+            default_missing_value = "0",
+            value_parser = patience,
+            conflicts_with = "undo"
+        )]
+        wait: Option<Duration>,
+        /// Take new connections again
+        #[arg(long)]
+        undo: bool,
         #[command(flatten)]
         place: Place,
     },
@@ -215,6 +242,7 @@ pub(crate) fn engine(arguments: &EngineArguments) -> anyhow::Result<()> {
     match &arguments.action {
         None => serve(&arguments.options),
         Some(Action::Set { settings, place }) => set(settings, place),
+        Some(Action::Drain { wait, undo, place }) => drain(*wait, !undo, place),
         Some(Action::Status { json, place }) => status(*json, place),
     }
 }
@@ -251,6 +279,8 @@ fn serve(options: &EngineOptions) -> anyhow::Result<()> {
     writeln!(out, "ready: {} vector{s}, RoCEv2 {from}; Ctrl-C ends", stat.vectors.len())?;
     out.flush()?;
     service::is_ready();
+    // As if somebody had told it to end, which nobody need do any more.
+    host.when_drained(|| drop(signal_hook::low_level::raise(SIGTERM)));
     for signal in signals.forever() {
         if signal != SIGHUP {
             break;
@@ -343,6 +373,43 @@ fn set(settings: &[String], place: &Place) -> anyhow::Result<()> {
     ask(place, &Request::Set(changes)).map(drop)
 }
 
+/// How long to wait; 0: as long as it takes.
+fn patience(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|s: &f64| (0.0..=1e9).contains(s));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "seconds, 0 to 1000000000".into())
+}
+
+fn drain(wait: Option<Duration>, on: bool, place: &Place) -> anyhow::Result<()> {
+    const LOOK: Duration = Duration::from_millis(100);
+    let first = ask(place, &Request::Stat {})?;
+    ask(place, &Request::Drain(on))?;
+    let Some(most) = wait else { return Ok(()) };
+    let begun = Instant::now();
+    // Of one that has ended there is none, also while whoever has started it does not look.
+    let words = format!("/proc/{}/cmdline", first["pid"]);
+    let is_gone = || std::fs::read(&words).map_or(true, |words| words.is_empty());
+    let mut left = number(&first, "guest_connections");
+    loop {
+        match ask(place, &Request::Stat {}) {
+            // Another one is there already.
+            Ok(now) if now["pid"] != first["pid"] => return Ok(()),
+            Ok(now) if now["draining"] != true => bail!("somebody has it take connections again"),
+            Ok(now) => left = number(&now, "guest_connections"),
+            // It parts from its peers before it is gone.
+            Err(_) if is_gone() => return Ok(()),
+            Err(_) => {}
+        }
+        if !most.is_zero() && begun.elapsed() > most {
+            bail!(
+                "{left} connections are left after {} s; it goes on to wait for them, until it is told to end, or to take \
+                 new ones again (--undo)",
+                most.as_secs_f64()
+            );
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
 fn status(json: bool, place: &Place) -> anyhow::Result<()> {
     let mut stat = ask(place, &Request::Stat {})?;
     let settings = ask(place, &Request::Show {})?;
@@ -378,6 +445,12 @@ fn number(value: &Value, name: &str) -> u64 {
 
 fn text(stat: &Value, settings: &Value) -> String {
     let mut text = format!("engine, pid {}\n\n", stat["pid"]);
+    if stat["draining"] == true {
+        text += &format!(
+            "draining: it takes no new connections, and ends when these are gone: {}\n\n",
+            number(stat, "guest_connections")
+        );
+    }
     let vector = |v: &Value| {
         let mut row = vec![word(&v["vector"])];
         row.extend(["connections", "handshakes"].map(|n| table::count(number(v, n))));
@@ -709,6 +782,6 @@ mod tests {
         let command = crate::commands::Cli::command();
         let engine = command.find_subcommand("engine").unwrap();
         let names: Vec<_> = engine.get_subcommands().map(|c| c.get_name().to_owned()).collect();
-        assert_eq!(names, ["set", "status"]);
+        assert_eq!(names, ["set", "drain", "status"]);
     }
 }

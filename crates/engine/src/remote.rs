@@ -62,6 +62,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -267,6 +268,18 @@ struct Shared {
     card: Option<Card>,
     meeting: Option<Meeting>,
     users: OnceLock<ListUsers>,
+    /// No new connections are taken, and who is to know when that changes.
+    drains: AtomicBool,
+    drained: OnceLock<Drained>,
+}
+
+/// Hears that no new connections are to be taken, or again.
+struct Drained(Box<dyn Fn(bool) + Send + Sync>);
+
+impl std::fmt::Debug for Drained {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Drained")
+    }
 }
 
 /// Tells whose programs are served.
@@ -359,9 +372,18 @@ impl Engine {
         };
         let wanted = !config.peers.is_empty();
         let (config, places) = (Mutex::new(config), Mutex::default());
-        let users = OnceLock::new();
-        let mut shared =
-            Shared { vectors, learned, config, places, berths, card, meeting: None, users };
+        let mut shared = Shared {
+            vectors,
+            learned,
+            config,
+            places,
+            berths,
+            card,
+            meeting: None,
+            users: OnceLock::new(),
+            drains: AtomicBool::new(false),
+            drained: OnceLock::new(),
+        };
         let met = if wanted { Meeting::start(meeting).map(Some) } else { Ok(None) };
         let failed = met.map(|meeting| shared.meeting = meeting).err();
         let engine = Self { shared: Arc::new(shared), control: None };
@@ -399,6 +421,11 @@ impl Engine {
     /// From now on tells people whose programs are served, as `users` has it. Only the first one counts.
     pub fn list_users(&self, users: impl Fn() -> Vec<UserStat> + Send + Sync + 'static) {
         let _ = self.shared.users.set(ListUsers(Box::new(users)));
+    }
+
+    /// From now on tells `drained` when no new connections are to be taken, and when they are again. Only the first one counts.
+    pub fn tell_drained(&self, drained: impl Fn(bool) + Send + Sync + 'static) {
+        let _ = self.shared.drained.set(Drained(Box::new(drained)));
     }
 
     /// The place of a connection to `remote`: with a vector that knows the peer, unless others have much less to do.
@@ -617,6 +644,8 @@ impl Shared {
             spared: self.spared(),
             met: self.meeting.iter().flat_map(Meeting::hosts).map(|ip| ip.to_string()).collect(),
             vectors,
+            draining: self.drains.load(Ordering::Relaxed),
+            guest_connections: users.iter().map(|user| user.connections).sum(),
             users,
         }
     }
@@ -643,6 +672,13 @@ impl Answers for Arc<Shared> {
 
     fn stat(&self) -> Stat {
         Shared::stat(self)
+    }
+
+    fn drain(&self, on: bool) {
+        self.drains.store(on, Ordering::Relaxed);
+        if let Some(Drained(tell)) = self.drained.get() {
+            tell(on);
+        }
     }
 }
 

@@ -787,6 +787,18 @@ impl Board {
         word & ENGINE_MEETS != 0 && self.has_engine()
     }
 
+    /// Whether the engine takes no new connections, because it is to end.
+    #[inline]
+    #[must_use]
+    pub fn engine_drains(&self) -> bool {
+        self.map.header().engine_drains.load(Ordering::Relaxed) != 0
+    }
+
+    /// Says that we take no new connections, or do again.
+    pub fn drains(&self, on: bool) {
+        self.map.header().engine_drains.store(u32::from(on), Ordering::Relaxed);
+    }
+
     /// The way to the engine for who cannot come to its path.
     #[must_use]
     pub fn engine_side(&self) -> Option<Side> {
@@ -824,6 +836,8 @@ impl Board {
         header.engine_side.store(side.number + 1, Ordering::Relaxed);
         let option = option.unwrap_or(0).cast_unsigned() | if meets { ENGINE_MEETS } else { 0 };
         self.forget_destinations();
+        // As the one before us may have said.
+        self.drains(false);
         header.engine_option.store(option, Ordering::Relaxed);
         header.engine.store(slot + 1, Ordering::Release);
         Ok(())

@@ -132,4 +132,6 @@ reasons! {
     Filtered = 39, "program may be ended for calls of the library (seccomp)";
     /// Somebody has switched off what programs on this board could do together (`shunt off`), for now.
     SwitchedOff = 40, "switched off for now, for all programs here (shunt off)";
+    /// The engine is to end once the connections that it has are gone, and takes no others.
+    Draining = 41, "engine takes no new connections, because it is to end (shunt engine drain)";
 }

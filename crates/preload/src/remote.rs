@@ -38,6 +38,9 @@ pub(crate) const INHERITED: u32 = 5;
 /// Of `Conn::opted`: its packets are to take a way of their own, see [`has_chosen_way`](local::relay::has_chosen_way).
 const CHOSEN: u32 = 6;
 
+/// Of `Conn::opted`: the engine takes no new connections.
+const DRAINS: u32 = 7;
+
 /// What the answer says: both ends speak SMC.
 const SPOKEN: i32 = 1;
 /// The handshake is not over.
@@ -170,6 +173,9 @@ pub(crate) fn connecting(fd: c_int, storage: &sockaddr_storage) {
     {
         return;
     }
+    if w.board.engine_drains() {
+        return conn.opted.store(DRAINS, Ordering::Relaxed);
+    }
     if relay::has_chosen_way(fd) {
         return conn.opted.store(CHOSEN, Ordering::Relaxed);
     }
@@ -249,22 +255,23 @@ pub(crate) fn connected(
             conn.ask_later();
             resolve(w, conn, fd)
         }
-        SPARED => {
+        opted => {
+            let Some(reason) = why_not(opted) else { return false };
             conn.leads_to(remote);
-            conn.stay_tcp(w, fd, Reason::TooShort);
+            conn.stay_tcp(w, fd, reason);
             true
         }
-        FIXED => {
-            conn.leads_to(remote);
-            conn.stay_tcp(w, fd, Reason::AboveLimit);
-            true
-        }
-        CHOSEN => {
-            conn.leads_to(remote);
-            conn.stay_tcp(w, fd, Reason::ChosenWay);
-            true
-        }
-        _ => false,
+    }
+}
+
+/// Why the option was not asked for, by what `Conn::opted` says.
+const fn why_not(opted: u32) -> Option<Reason> {
+    match opted {
+        SPARED => Some(Reason::TooShort),
+        FIXED => Some(Reason::AboveLimit),
+        CHOSEN => Some(Reason::ChosenWay),
+        DRAINS => Some(Reason::Draining),
+        _ => None,
     }
 }
 
@@ -314,6 +321,7 @@ pub(crate) fn left_out(w: &World, fd: c_int, listener: &Conn, remote: SocketAddr
 /// Whether a connection that announced nothing may have another engine's guest at its end.
 fn comes_from_engine(w: &World, fd: c_int, remote: SocketAddrV6) -> bool {
     if w.board.is_off()
+        || w.board.engine_drains()
         || !w.board.engine_meets()
         || !w.limits.enabled
         || !w.board.has_met(*remote.ip())

@@ -115,6 +115,8 @@ pub struct Header {
     /// Not 0: new connections stay on TCP. What counts is the file that says so in the directory of the board, and this is
     /// what it said when somebody looked last: 1 or 0, so that the lowest byte alone tells.
     pub off: AtomicU32,
+    /// Not 0: the engine takes no new connections, because it is to end.
+    pub engine_drains: AtomicU32,
 }
 
 /// Of [`Header::engine_option`]: the engine asks those of other hosts which connections they share, so that

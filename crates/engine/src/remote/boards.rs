@@ -36,6 +36,9 @@ pub(super) struct Guests {
     /// Memory for rings, handed out or not, as its thread has it.
     bytes: AtomicUsize,
     is_open: AtomicBool,
+    /// Its thread lets no connection in any more, and has some of which it is telling the peers no.
+    drains: AtomicBool,
+    declining: AtomicUsize,
 }
 
 impl Guests {
@@ -48,6 +51,8 @@ impl Guests {
             visitors: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             is_open: AtomicBool::new(true),
+            drains: AtomicBool::new(false),
+            declining: AtomicUsize::new(0),
         }
     }
 
@@ -72,6 +77,21 @@ impl Guests {
     pub(super) fn shut(&self) {
         self.is_open.store(false, Ordering::Relaxed);
         self.world.board.serve_no_more();
+    }
+
+    pub(super) fn drains(&self) -> bool {
+        // Acquire: what its thread has let in before. Pairs with `note_drains`.
+        self.drains.load(Ordering::Acquire)
+    }
+
+    /// By its thread.
+    pub(super) fn note_drains(&self, on: bool) {
+        self.world.board.drains(on);
+        self.drains.store(on, Ordering::Release);
+    }
+
+    pub(super) fn note_declining(&self, count: usize) {
+        self.declining.store(count, Ordering::Relaxed);
     }
 
     /// The user whose board it is.
@@ -183,6 +203,14 @@ impl Boards {
 
     pub(super) fn open(&self) -> impl Iterator<Item = &Arc<Guests>> {
         self.all().filter(|guests| guests.is_open())
+    }
+
+    /// Whether nobody lets connections in any more, and there are none.
+    pub(super) fn are_drained(&self) -> bool {
+        let is_idle = |guests: &Guests| {
+            guests.connections() == 0 && guests.declining.load(Ordering::Relaxed) == 0
+        };
+        self.open().all(|guests| guests.drains()) && self.all().all(|guests| is_idle(guests))
     }
 
     /// Why a user is not served. `true`: that is news.

@@ -1,7 +1,7 @@
 //! The socket by which people talk to an engine that runs: one JSON object a line, one answer a line.
 //!
 //! `{"set": {"max_links": "1"}}` changes settings, `{"show": {}}` tells all of them, `{"stat": {}}` what
-//! has been done. Answers are `{"ok": …}` or `{"error": "…"}`. The socket lies in the board's directory,
+//! has been done, and `{"drain": true}` has it end when the last connection is gone. Answers are `{"ok": …}` or `{"error": "…"}`. The socket lies in the board's directory,
 //! which is closed to other users.
 
 use std::collections::BTreeMap;
@@ -25,6 +25,8 @@ pub enum Request {
     Show {},
     /// Tell what has been done.
     Stat {},
+    /// Take no new connections, and end when the last of those that there are is gone; or `false`, take them again.
+    Drain(bool),
 }
 
 /// Who answers.
@@ -35,6 +37,8 @@ pub(super) trait Answers: Send + Sync + 'static {
     fn configure(&self, config: Config);
     /// What has been done.
     fn stat(&self) -> Stat;
+    /// Take no new connections, or again.
+    fn drain(&self, on: bool);
 }
 
 /// Answers at `path`, where nobody may.
@@ -63,6 +67,10 @@ pub(super) fn respond(
             let config = answers.config();
             let all = SETTINGS.iter().map(|s| (s.name, config.show(s.name)));
             serde_json::to_value(all.collect::<BTreeMap<_, _>>()).map_err(|e| e.to_string())
+        }
+        Request::Drain(on) => {
+            answers.drain(on);
+            Ok(serde_json::json!({}))
         }
         Request::Stat {} => serde_json::to_value(answers.stat()).map_err(|e| e.to_string()),
     }
@@ -119,6 +127,9 @@ mod tests {
         fn stat(&self) -> Stat {
             Stat { pid: 7, ..Stat::default() }
         }
+        fn drain(&self, on: bool) {
+            self.0.lock().unwrap().spare_short = on;
+        }
     }
 
     fn set(pairs: &[(&str, &str)]) -> Request {
@@ -150,6 +161,10 @@ mod tests {
         let shown = ask(&path, &Request::Show {}).unwrap();
         assert_eq!((&shown["max_conns"], &shown["eid"]), (&"20".into(), &"A".into()));
         assert_eq!(ask(&path, &Request::Stat {}).unwrap()["pid"], 7);
+        for on in [false, true] {
+            ask(&path, &Request::Drain(on)).unwrap();
+            assert_eq!(config.lock().unwrap().spare_short, on);
+        }
 
         let before = config.lock().unwrap().clone();
         for wrong in [&[("max_conns", "30"), ("max_links", "9")][..], &[("vectors", "2")]] {

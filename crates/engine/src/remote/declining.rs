@@ -1,6 +1,6 @@
 //! Connections whose peers were promised SMC in the TCP handshake, and for which this host has no room, which take a way of
-//! their own or lead nowhere that is ours, or whose board is switched off: the peer is told by CLC, and the guest goes on by
-//! TCP, on the connection that it has.
+//! their own or lead nowhere that is ours, whose board is switched off, or whose engine is to end: the peer is told by CLC, and
+//! the guest goes on by TCP, on the connection that it has.
 //!
 //! A server's peer cannot be told before it has spoken: its Proposal, if it were left there, would be the first bytes
 //! that the program reads.
@@ -136,7 +136,7 @@ impl Declines {
         let why = match reason {
             Reason::ChosenWay => Diagnosis::SocketOption,
             Reason::PeerNotSmc => Diagnosis::NoDevice,
-            Reason::SwitchedOff => Diagnosis::Configuration,
+            Reason::SwitchedOff | Reason::Draining => Diagnosis::Configuration,
             _ => Diagnosis::Memory,
         };
         let machine = match role {
@@ -180,6 +180,11 @@ impl Declines {
             self.impatient.insert(host(peer), now + IMPATIENT_NS);
         }
         self.end(poller, number, false)
+    }
+
+    /// How many wait.
+    pub(super) fn count_waiting(&self) -> usize {
+        self.all.len()
     }
 
     /// When [`Self::overdue`] has something to say.

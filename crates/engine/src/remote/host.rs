@@ -4,7 +4,8 @@
 use std::io;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -80,6 +81,7 @@ pub struct Host {
     door: (Arc<Inbox<Word>>, Option<JoinHandle<()>>),
     steward: (Arc<Inbox<Wish>>, Option<JoinHandle<()>>),
     option: Option<TcpOption>,
+    drain: Arc<Drain>,
 }
 
 /// Where people talk to the engine of a board.
@@ -136,7 +138,7 @@ impl Host {
         let asked = Arc::clone(&boards);
         let listens = move |port| {
             let of = |board: &board::Board| !board.is_off() && board.listening(port);
-            asked.open().any(|guests| of(&guests.world.board))
+            asked.open().any(|guests| !guests.drains() && of(&guests.world.board))
         };
         let mut engine = Engine::start(config, sleeper, notice, listens)?;
         engine.answer_at(&control_path(dir.as_deref())?)?;
@@ -159,7 +161,15 @@ impl Host {
         world.board.serve(promise.option, meets, side).map_err(Error::Full)?;
         let (door, steward) = ((inbox, None), (Arc::new(Inbox::new()?), None));
         // What goes wrong from here on takes all of it back.
-        let mut host = Self { boards, engine, door, steward, option };
+        let drain = Arc::new(Drain::default());
+        let told = (Arc::clone(&drain), Arc::clone(&boards));
+        let doors = (Arc::clone(&door.0), Arc::clone(&steward.0));
+        engine.tell_drained(move |on| {
+            doors.0.put(Word::Drain(on));
+            doors.1.put(Wish::Drain(on));
+            Drain::turn(&told.0, on, &told.1);
+        });
+        let mut host = Self { boards, engine, door, steward, option, drain };
         let thread = std::thread::Builder::new().name("shunt-door".into());
         // Our own user's board is one until we end.
         let work = move || {
@@ -191,6 +201,12 @@ impl Host {
         self.engine.answer(request)
     }
 
+    /// Has `end` called once there is nothing left to do, after somebody has asked for no new connections to be taken
+    /// ([`Request::Drain`](super::control::Request::Drain)). Only the first one counts.
+    pub fn when_drained(&self, end: impl Fn() + Send + Sync + 'static) {
+        let _ = self.drain.end.set(Box::new(end));
+    }
+
     /// Lets nobody in any more, parts from all peers and ends.
     pub fn stop(self) {
         drop(self);
@@ -199,6 +215,8 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
+        // Nobody waits for the last connection any more.
+        self.drain.turns.fetch_add(1, Ordering::AcqRel);
         // Nothing is promised any more, and then nobody is there to keep it.
         self.option = None;
         self.boards.open().for_each(|guests| guests.shut());
@@ -216,6 +234,51 @@ impl Drop for Host {
 }
 
 const EADDRINUSE: i32 = 98;
+
+/// How often it is looked whether connections are left.
+const DRAIN_LOOK: Duration = Duration::from_millis(50);
+
+/// Whether an engine is to end when the last connection is gone, and what is done then.
+#[derive(Default)]
+struct Drain {
+    /// Counts how often that has changed: who waits for the end does so for one of these alone.
+    turns: AtomicUsize,
+    end: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Drain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Drain").field("turns", &self.turns).finish_non_exhaustive()
+    }
+}
+
+impl Drain {
+    /// To be called after those at the doors were told.
+    fn turn(drain: &Arc<Self>, on: bool, boards: &Arc<Boards>) {
+        let turn = drain.turns.fetch_add(1, Ordering::AcqRel) + 1;
+        if !on {
+            return;
+        }
+        let (drain, boards) = (Arc::clone(drain), Arc::clone(boards));
+        let wait = move || {
+            let mut is_ours = drain.turns.load(Ordering::Acquire) == turn;
+            while is_ours && !boards.are_drained() {
+                std::thread::sleep(DRAIN_LOOK);
+                is_ours = drain.turns.load(Ordering::Acquire) == turn;
+            }
+            // Who takes it back is too late from here on.
+            let (done, fail) = (Ordering::AcqRel, Ordering::Relaxed);
+            if is_ours
+                && drain.turns.compare_exchange(turn, turn + 1, done, fail).is_ok()
+                && let Some(end) = drain.end.get()
+            {
+                end();
+            }
+        };
+        // Without one it goes on until it is told to end.
+        let _ = std::thread::Builder::new().name("shunt-drain".into()).spawn(wait);
+    }
+}
 
 /// Has the TCP option written for sockets of guests that ask.
 fn announce(
@@ -341,4 +404,49 @@ pub fn look_closely(dir: Option<&str>) -> io::Result<Stat> {
 
 fn asked_at(dir: Option<&str>) -> io::Result<PathBuf> {
     control_path(dir).map_err(|e| io::Error::new(io::ErrorKind::NotFound, e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn what_drains_ends_when_nobody_is_left_unless_it_is_taken_back() {
+        let place = tempfile::tempdir().unwrap();
+        // Made for its user alone.
+        let dir = place.path().join("board").to_str().unwrap().to_owned();
+        let limits = Limits { dir: Some(dir), ..Limits::default() };
+        let world: &'static World =
+            Box::leak(Box::new(World::join(limits, "test".into(), 600).unwrap()));
+        let boards = Arc::new(Boards::new());
+        let guests = boards.add(Guests::new(world, None)).unwrap();
+        let connection = Counted::new(&guests);
+        let (drain, (say, said)) = (Arc::new(Drain::default()), mpsc::channel());
+        let _ = drain.end.set(Box::new(move || say.send(()).unwrap()));
+        let has_not_ended = |why: &str| {
+            let ended = said.recv_timeout(4 * DRAIN_LOOK);
+            assert_eq!(ended, Err(mpsc::RecvTimeoutError::Timeout), "{why}");
+        };
+        assert!(!world.board.engine_drains() && !boards.are_drained());
+        Drain::turn(&drain, true, &boards);
+        drop(connection);
+        has_not_ended("the door is open");
+        let connection = Counted::new(&guests);
+        guests.note_drains(true);
+        assert!(world.board.engine_drains() && !boards.are_drained());
+        has_not_ended("a connection is left");
+        Drain::turn(&drain, false, &boards);
+        guests.note_drains(false);
+        drop(connection);
+        guests.note_drains(true);
+        has_not_ended("it was taken back");
+        guests.note_declining(1);
+        Drain::turn(&drain, true, &boards);
+        has_not_ended("a peer is to be told");
+        guests.note_declining(0);
+        said.recv().unwrap();
+        assert!(said.try_recv().is_err(), "once");
+    }
 }

@@ -50,6 +50,8 @@ pub(super) enum Word {
     Stop,
     /// To let somebody in who has come by the other way, and has shown to be a guest.
     LetIn(Visitor),
+    /// To take no connections in any more, or to do so again.
+    Drain(bool),
 }
 
 struct NoMore(Arc<Inbox<()>>);
@@ -205,6 +207,7 @@ impl Reception {
         for word in self.inbox.take() {
             match word {
                 Word::Stop => return true,
+                Word::Drain(on) => self.guests.note_drains(on),
                 Word::LetIn(visitor) => {
                     if let Some(number) = self.enter(visitor) {
                         self.attend(number);
@@ -249,6 +252,7 @@ impl Reception {
         if let Some(visitor) = self.visitors.remove(&number) {
             self.poller.remove(&visitor.fd());
             self.declines.remove(&self.poller, number);
+            self.guests.note_declining(self.declines.count_waiting());
             self.guests.note_visitors(self.visitors.len());
         }
     }
@@ -273,8 +277,13 @@ impl Reception {
 
     /// What has become of one, if anything has: the guest's own connection is of use to it if the peer knows.
     fn declined(&mut self, done: Option<Declined>) {
+        self.guests.note_declining(self.declines.count_waiting());
         let Some(Declined { visitor, reason, told }) = done else { return };
-        if !matches!(reason, Reason::ChosenWay | Reason::PeerNotSmc | Reason::SwitchedOff) {
+        let for_want_of_room = !matches!(
+            reason,
+            Reason::ChosenWay | Reason::PeerNotSmc | Reason::SwitchedOff | Reason::Draining
+        );
+        if for_want_of_room {
             self.engine.note_no_memory(told);
         }
         match self.visitors.get(&visitor) {
@@ -389,6 +398,9 @@ impl Reception {
         if self.guests.world.board.is_off() {
             // Who had asked its peer before, or came to a listener that had told its peers.
             return Err(Reason::SwitchedOff);
+        }
+        if self.guests.drains() {
+            return Err(Reason::Draining);
         }
         let ip = |name: SocketAddrV6| name.ip().to_canonical();
         let ends = (ip(local), ip(to));
@@ -540,8 +552,9 @@ fn connections_max() -> usize {
 /// Whether the peer can be told, and the connection go on as TCP: nothing is wrong with it, but somebody has no room, it
 /// takes another way than ours or stays on this host, or all are to.
 fn is_declined(hello: &Hello, reason: Reason) -> bool {
-    use Reason::{ChosenWay, NoMemory, NoSlot, PeerNotSmc, SwitchedOff};
-    !hello.has_half() || matches!(reason, NoMemory | NoSlot | ChosenWay | PeerNotSmc | SwitchedOff)
+    use Reason::{ChosenWay, Draining, NoMemory, NoSlot, PeerNotSmc, SwitchedOff};
+    let known = [NoMemory, NoSlot, ChosenWay, PeerNotSmc, SwitchedOff, Draining];
+    !hello.has_half() || known.contains(&reason)
 }
 
 /// A guest's connection that is ours now.

@@ -229,6 +229,10 @@ pub struct Stat {
     pub spared: Vec<String>,
     /// Hosts whose engines are known: see the setting `peers`.
     pub met: Vec<String>,
+    /// No new connections are taken, and it ends when the last one is gone.
+    pub draining: bool,
+    /// Connections of guests that it has, whichever way their bytes go.
+    pub guest_connections: u64,
     /// Whose programs are served: see the setting `users`.
     pub users: Vec<UserStat>,
     /// Each vector.
@@ -244,7 +248,10 @@ pub fn add_to(page: &mut Page, engines: &[(String, Stat)]) {
         family.value(&[("dir", dir), ("pid", &stat.pid), ("addresses", &addresses)], 1);
     }
     type Field = fn(&Stat) -> u64;
-    let gauges: [(&str, &str, Field); 3] = [
+    let gauges: [(&str, &str, Field); 4] = [
+        ("shunt_engine_draining", "1: it takes no new connections (shunt engine drain).", |stat| {
+            u64::from(stat.draining)
+        }),
         (
             "shunt_engine_problem",
             "Whether something has gone wrong: `shunt engine status` has the words.",

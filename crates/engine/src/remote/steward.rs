@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -43,6 +44,8 @@ pub(super) struct Promise {
 #[derive(Debug)]
 pub(super) enum Wish {
     Stop,
+    /// All are to take no connections in any more, those that come later as well; or to do so again.
+    Drain(bool),
     /// A user's thread has ended; it has served a board, or it has not.
     Ended(u32, bool),
 }
@@ -56,6 +59,8 @@ struct Shared {
     wishes: Arc<Inbox<Wish>>,
     /// How each of them is told to end.
     doors: Mutex<HashMap<u32, Arc<Inbox<Word>>>>,
+    /// What they have been told, for those that come. Changed, and looked at, while `doors` is held.
+    drains: AtomicBool,
 }
 
 impl Shared {
@@ -130,7 +135,11 @@ impl Shared {
                 if let Some(own) = self.boards.all().next() {
                     world.board.learn_destinations(&own.world.board);
                 }
-                self.doors().insert(user.uid, inbox);
+                let mut doors = self.doors();
+                if self.drains.load(Ordering::Relaxed) {
+                    inbox.put(Word::Drain(true));
+                }
+                doors.insert(user.uid, inbox);
                 Ok(reception)
             }
             Err(why) => {
@@ -162,8 +171,8 @@ impl Steward {
         if let Some(news) = finder.news() {
             poller.add(news, Interest::READ, NEWS)?;
         }
-        let doors = Mutex::default();
-        let shared = Arc::new(Shared { boards, engine, promise, wishes, doors });
+        let (doors, drains) = (Mutex::default(), AtomicBool::new(false));
+        let shared = Arc::new(Shared { boards, engine, promise, wishes, doors, drains });
         Ok(Self { finder, shared, poller })
     }
 
@@ -184,6 +193,11 @@ impl Steward {
             for wish in self.shared.wishes.take() {
                 match wish {
                     Wish::Stop => return self.end(),
+                    Wish::Drain(on) => {
+                        let doors = self.shared.doors();
+                        self.shared.drains.store(on, Ordering::Relaxed);
+                        doors.values().for_each(|door| door.put(Word::Drain(on)));
+                    }
                     Wish::Ended(uid, had) => self.finder.ended(uid, had, call::now_ns()),
                 }
             }
