@@ -265,10 +265,20 @@ impl Register {
                 let question = Question { link, number };
                 let mut deeds = self.welcome_back(theirs);
                 let no = |why| Deed::Say(link, Word::No { number, why });
-                deeds.extend(if listens(server) {
-                    self.asked(ends(client, server), question, now)
-                } else {
+                let were_keeping = !deeds.is_empty();
+                deeds.extend(if !listens(server) {
                     Some(no(Why::NoListener))
+                } else {
+                    let ends = ends(client, server);
+                    match self.asked(ends, question, now) {
+                        // Its listener may have accepted it, and kept it: then nobody would ever answer. The next one is
+                        // handed over.
+                        None if were_keeping => {
+                            self.forget(ends);
+                            Some(no(Why::NotThisOne))
+                        }
+                        answer => answer,
+                    }
                 });
                 deeds
             }

@@ -156,7 +156,10 @@ fn a_host_whose_programs_are_without_shunt_is_left_alone_until_it_asks() {
         marks.extend(register.server_left(seat(port.into()), ends(port), NOW));
     }
     assert_eq!(marks, [Deed::Mark(ip(2), false)]);
-    assert_eq!(ask(&mut register, 4000, 9, NOW), [Deed::Mark(ip(2), true)]);
+    // Of this one a guest may be sure already that it is TCP, and it is not waited for in vain.
+    let not_this = no(9, Why::NotThisOne);
+    assert_eq!(ask(&mut register, 4000, 9, NOW), [Deed::Mark(ip(2), true), not_this]);
+    assert_eq!(register.come(seat(20), Role::Server, ends(4000), NOW), []);
     assert_eq!(ask(&mut register, 4001, 9, NOW), []);
 }
 
