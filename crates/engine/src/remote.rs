@@ -10,8 +10,8 @@
 //! its sockets, in `verbs` those of a card; `shelf` the memory that they read and write. What is said when
 //! is decided in [`smc`] and [`roce`]. `habit` learns where SMC does not pay, so that connections to there stay
 //! on TCP. `opening` is what the door says to peers for a vector, `shares` how
-//! many handshakes a host may have, `setup` adds up what set-ups wait for. `declining` tells peers that were promised SMC
-//! that there is no room for it. `meeting` is
+//! many handshakes a host may have, `setup` adds up what set-ups wait for. `yields` is when a vector looks for more
+//! rather than sleep. `declining` tells peers that were promised SMC that there is no room for it. `meeting` is
 //! how engines find out which connections they share where the TCP handshake cannot say it (`ask`: what a handshake
 //! waits for then). `ingress` puts packets together that come in fragments; `lease` is what vectors share of an
 //! address. `control` answers people. `host` puts it all together: `boards` are what guests of each user share with it, `reception` the thread at a board's door, `users`
@@ -55,6 +55,7 @@ pub mod vectors;
 mod verbs;
 pub mod why;
 mod wire;
+mod yields;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, HashSet};

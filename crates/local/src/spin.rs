@@ -186,16 +186,17 @@ pub fn is_here(cpu: u32) -> bool {
 }
 
 /// Who else wants our CPUs. A yield to a program that computes costs a whole slice of the scheduler's,
-/// milliseconds, where a sleep would have been woken ahead of it; so this process does not spin for a
-/// while after it has met one, longer each time.
-#[derive(Debug)]
-struct Crowd {
+/// milliseconds, where a sleep would have been woken ahead of it; so who has met one does not spin for a
+/// while, longer each time.
+#[derive(Debug, Default)]
+pub struct Crowd {
     /// Until when no wait spins, nanoseconds of the monotonic clock; 0: they may.
     until: AtomicU64,
     /// How often it was met, less how often it was not; each doubles the time.
     times: AtomicU32,
 }
 
+/// That of this process.
 static CROWD: Crowd = Crowd { until: AtomicU64::new(0), times: AtomicU32::new(0) };
 
 /// How long nobody spins after the first meeting, nanoseconds, and how often that doubles: up to 1.3 s,
@@ -204,8 +205,9 @@ const CROWD_NS: u64 = 5_000_000;
 const CROWD_DOUBLINGS: u32 = 8;
 
 impl Crowd {
+    /// Whether nobody is to spin now.
     #[inline]
-    fn is_near(&self) -> bool {
+    pub fn is_near(&self) -> bool {
         let until = self.until.load(Ordering::Relaxed);
         until != 0 && {
             let near = call::now_ns() < until;
@@ -217,7 +219,7 @@ impl Crowd {
     }
 
     /// A wait has lost its CPU to somebody else at `now`.
-    fn met(&self, now: u64) {
+    pub fn met(&self, now: u64) {
         let times = self.times.load(Ordering::Relaxed);
         self.times.store((times + 1).min(CROWD_DOUBLINGS), Ordering::Relaxed);
         self.until.store(now + (CROWD_NS << times.min(CROWD_DOUBLINGS)), Ordering::Relaxed);
@@ -225,7 +227,7 @@ impl Crowd {
 
     /// A wait has had its answer, and lost its CPU to nobody else.
     #[inline]
-    fn parted(&self) {
+    pub fn parted(&self) {
         let times = self.times.load(Ordering::Relaxed);
         if times > 0 {
             self.times.store(times - 1, Ordering::Relaxed);

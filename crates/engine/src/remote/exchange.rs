@@ -542,6 +542,7 @@ impl Vector {
     /// Does what a handshake wants to have done.
     pub(super) fn take_steps(&mut self, id: ExchangeId, now: u64) {
         self.setup_at = now;
+        self.setup_steps += 1;
         while let Some(step) = self.exchanges.get_mut(id).and_then(|e| e.machine.poll()) {
             match step {
                 Step::Send(bytes) => {

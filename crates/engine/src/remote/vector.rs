@@ -44,6 +44,7 @@ use super::shelf::{ConnId, Shelf};
 use super::slab::{Id, Numbers, Slab};
 use super::stat::VectorStat;
 use super::verbs::Card;
+use super::yields::Yields;
 
 /// Rounds between two looks at descriptors while there is work.
 const LOOK_ROUNDS: u32 = 16;
@@ -53,6 +54,8 @@ const SETUP_ROUNDS: u32 = 2;
 const SETUP_NS: u64 = 1_000_000;
 /// Newcomers and messages of handshakes of one look, after which all others have their turn first.
 const SETUPS_MANY: usize = 32;
+/// What a step of a set-up takes of its guest, in times of what a message does.
+const STEP_MESSAGES: u64 = 10;
 /// Connections that are looked at in a round although nothing is known to have happened.
 const COLD_LOOKS: usize = 32;
 /// For how long a connection that has moved is looked at in each round, nanoseconds.
@@ -226,6 +229,7 @@ pub(super) struct Vector {
     cpu: Option<u32>,
     pub(super) poller: Poller,
     events: Events,
+    yields: Yields,
     pub(super) device: Device,
     ingress: Ingress,
     pub(super) shelf: Shelf,
@@ -254,6 +258,8 @@ pub(super) struct Vector {
     /// When a handshake has last moved, and how many there were to serve at the last look.
     pub(super) setup_at: u64,
     setups: usize,
+    /// How often handshakes have gone on.
+    pub(super) setup_steps: u64,
     /// When descriptors were last looked at, and when packets were taken in: what is found at the next look had
     /// not come by then.
     pub(super) looked_at: u64,
@@ -292,6 +298,7 @@ impl Vector {
             cpu: parts.cpu,
             poller,
             events: Events::new(256),
+            yields: Yields::default(),
             device,
             ingress: Ingress::new(parts.all, parts.secret.map(|word| !word)),
             shelf: Shelf::default(),
@@ -311,6 +318,7 @@ impl Vector {
             unsent: Vec::new(),
             setup_at: 0,
             setups: 0,
+            setup_steps: 0,
             looked_at: 0,
             took_at: 0,
             next_tick: 0,
@@ -339,13 +347,17 @@ impl Vector {
                 busy |= self.hear(now, Some(0));
             }
             busy |= self.round(now);
+            self.yields.judge(self.done(), now);
             if busy {
                 (busy_at, self.untold) = (now, true);
                 continue;
             }
-            if now.saturating_sub(busy_at) < nanos(self.config.poll) {
+            if now.saturating_sub(busy_at) < nanos(self.config.poll) && self.yields.pay() {
                 // Whoever else wants this CPU may be whom we wait for.
-                call::sched_yield();
+                if self.yields.make(self.done()) {
+                    // Descriptors may tell of something as well by now.
+                    rounds = LOOK_ROUNDS;
+                }
                 continue;
             }
             self.sleep(now);
@@ -374,6 +386,11 @@ impl Vector {
     fn is_done(&self) -> bool {
         let over = self.running.is_empty() && self.groups.is_empty() && !self.device.has_queued();
         self.stop_at.is_some_and(|at| over || at <= call::now_ns())
+    }
+
+    /// What guests and peers have had from this vector, and it from them, in messages.
+    const fn done(&self) -> u64 {
+        self.stat.cdc_tx + self.stat.cdc_rx + self.setup_steps * STEP_MESSAGES
     }
 
     /// Looks at everything once. Whether there was anything.
