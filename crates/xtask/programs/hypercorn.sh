@@ -23,7 +23,8 @@ server() {
 }
 
 client() {
-    seq 1 50000 > b
+    # Less than curl 7.88 writes at once: over HTTP/2 it repeats itself after a send that took a part, by TCP as well.
+    seq 1 10000 > b
     for i in 1 2 3; do curl -s --http2-prior-knowledge --data-binary @b http://$A:$P/ | sha256sum; done
     h2load -n 300 -c 5 -m 5 http://$A:$P/ | grep -E '^requests|^status'
 }

@@ -22,7 +22,10 @@ server() {
 client() {
     C="redis-cli -h $A -p $P"
     redis-cli --cluster create $A:$P $A:$P2 $A:$P3 --cluster-yes | grep -c 'All 16384 slots covered'
-    for i in $(seq 1 100); do [ "$($C cluster info | grep -c state:ok)" = 1 ] && break; sleep 0.1; done
+    # Each of them finds that out for itself.
+    for port in $P $P2 $P3; do
+        for i in $(seq 1 100); do [ "$(redis-cli -h $A -p $port cluster info | grep -c state:ok)" = 1 ] && break; sleep 0.1; done
+    done
     sleep 2
     for i in $(seq 1 300); do echo "set k$i $i"; done | $C -c | grep -c OK
     for i in $(seq 1 300); do echo "get k$i"; done | $C -c | grep -E '^[0-9]+$' | sort -n | sha256sum
