@@ -23,7 +23,8 @@ pub struct Config {
     /// of a flow reach one shard, lets it have 32,768 / shards datagrams of IPv4 in progress: what began before as many
     /// others is taken for the last user of an identification ([`Reason::Stale`](crate::Reason::Stale)).
     pub shards: u32,
-    /// Most datagrams in progress over all shards, each of which may have its part, rounded down; one at least. Default
+    /// Most datagrams in progress over all shards, each of which may have its part, rounded down; one at least. Where there
+    /// are so many, one goes for a new one in which nothing moves, or of a source that has more than twice as many. Default
     /// 1,048,576. (In a [`Shared`](crate::Shared) table of more buckets than that each bucket may have one.)
     pub datagrams_max: u32,
     /// Most fragments of one datagram. Default 1024; 8192 can occur.

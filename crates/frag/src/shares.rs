@@ -12,8 +12,9 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 /// See the module. All of it is counts and hints, which order nothing else: each access is relaxed.
 #[derive(Debug)]
 pub(crate) struct Shares {
-    /// Memory that each source's datagrams hold or that is set aside for them, bytes.
-    bytes: Box<[AtomicU64]>,
+    /// Memory that each source's datagrams hold or that is set aside for them, bytes; and above it, how many those are: in
+    /// one word, since each more would be written to by all cores.
+    used: Box<[AtomicU64]>,
     /// Datagrams that flows have ever begun; wraps.
     begun: Box<[AtomicU32]>,
     secret: HashKey,
@@ -21,6 +22,8 @@ pub(crate) struct Shares {
     stocked: Box<[AtomicU64]>,
     /// The source that was found to use most, and above it how often that may be believed: see [`Self::heaviest`].
     top: AtomicU64,
+    /// Likewise, that which was found to have most datagrams.
+    busiest: AtomicU64,
     /// What all used then.
     total: AtomicU64,
     /// Of [`Pace`], what some core has found: for those that have not learned it themselves.
@@ -31,6 +34,11 @@ pub(crate) struct Shares {
 /// Looking at all sources takes a microsecond; in between, one that shrinks may be taken for the heaviest.
 const BELIEVED: u64 = 8;
 const TOP_BITS: u32 = 16;
+/// Bits of a source's word that are bytes. Whoever uses more than that, 1 TiB, seems to have datagrams that he has not:
+/// then others may go for the wrong one, and nothing else.
+const BYTES_BITS: u32 = 40;
+/// What a datagram adds to the word beside its bytes.
+const DATAGRAM: u64 = 1 << BYTES_BITS;
 
 impl Shares {
     /// What they take for so many buckets, bytes.
@@ -44,11 +52,12 @@ impl Shares {
 
     pub(crate) fn new(secret: HashKey, buckets: u32) -> Self {
         Self {
-            bytes: (0..SOURCES).map(|_| AtomicU64::new(0)).collect(),
+            used: (0..SOURCES).map(|_| AtomicU64::new(0)).collect(),
             begun: (0..FLOWS).map(|_| AtomicU32::new(0)).collect(),
             secret,
             stocked: (0..buckets.div_ceil(u64::BITS)).map(|_| AtomicU64::new(0)).collect(),
             top: AtomicU64::new(0),
+            busiest: AtomicU64::new(0),
             total: AtomicU64::new(0),
             cost: AtomicU64::new(0),
             gap: AtomicU64::new(0),
@@ -98,15 +107,33 @@ impl Shares {
     }
 
     pub(crate) fn charge(&self, at: u16, bytes: u64) {
-        self.bytes[usize::from(at) % SOURCES].fetch_add(bytes, Ordering::Relaxed);
+        self.word(at).fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn refund(&self, at: u16, bytes: u64) {
-        self.bytes[usize::from(at) % SOURCES].fetch_sub(bytes, Ordering::Relaxed);
+        self.word(at).fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// One datagram more, for which so many bytes are set aside.
+    pub(crate) fn enter(&self, at: u16, bytes: u64) {
+        self.charge(at, DATAGRAM + bytes);
+    }
+
+    /// One less.
+    pub(crate) fn leave(&self, at: u16, bytes: u64) {
+        self.refund(at, DATAGRAM + bytes);
+    }
+
+    fn word(&self, at: u16) -> &AtomicU64 {
+        &self.used[usize::from(at) % SOURCES]
     }
 
     pub(crate) fn bytes(&self, at: u16) -> u64 {
-        self.bytes[usize::from(at) % SOURCES].load(Ordering::Relaxed)
+        bytes_of(self.word(at).load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn datagrams(&self, at: u16) -> u64 {
+        self.word(at).load(Ordering::Relaxed) >> BYTES_BITS
     }
 
     fn flow(&self, key: &Key) -> &AtomicU32 {
@@ -124,21 +151,33 @@ impl Shares {
 
     /// The source that uses most, or did a moment ago. Two cores may both look for it: then both are right.
     pub(crate) fn heaviest(&self) -> u16 {
-        let known = self.top.load(Ordering::Relaxed);
-        if known >> TOP_BITS > 0 {
-            self.top.store(known - (1 << TOP_BITS), Ordering::Relaxed);
-            return (known & 0xffff) as u16;
+        if let Some(known) = believed(&self.top) {
+            return known;
         }
-        let (mut top, mut most, mut total) = (0, 0, 0u64);
-        for (at, bytes) in (0u16..).zip(&self.bytes) {
-            let bytes = bytes.load(Ordering::Relaxed);
-            total = total.saturating_add(bytes);
-            if bytes > most {
-                (top, most) = (at, bytes);
+        let mut total = 0u64;
+        let top = self.most(|word| {
+            total = total.saturating_add(bytes_of(word));
+            bytes_of(word)
+        });
+        self.total.store(total, Ordering::Relaxed);
+        believe(&self.top, top)
+    }
+
+    /// The source that has most datagrams in progress, likewise.
+    pub(crate) fn busiest(&self) -> u16 {
+        let known = believed(&self.busiest);
+        known.unwrap_or_else(|| believe(&self.busiest, self.most(|word| word >> BYTES_BITS)))
+    }
+
+    /// The source whose word comes to most.
+    fn most(&self, mut of: impl FnMut(u64) -> u64) -> u16 {
+        let (mut top, mut most) = (0, 0);
+        for (at, word) in (0u16..).zip(&self.used) {
+            let n = of(word.load(Ordering::Relaxed));
+            if n > most {
+                (top, most) = (at, n);
             }
         }
-        self.total.store(total, Ordering::Relaxed);
-        self.top.store(u64::from(top) | (BELIEVED - 1) << TOP_BITS, Ordering::Relaxed);
         top
     }
 
@@ -167,8 +206,8 @@ impl Shares {
     /// All of it, for tests that ask what changes it.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn words(&self) -> Vec<u64> {
-        let words = [&self.top, &self.total, &self.cost, &self.gap];
-        let words = self.bytes.iter().chain(&self.stocked).chain(words);
+        let words = [&self.top, &self.busiest, &self.total, &self.cost, &self.gap];
+        let words = self.used.iter().chain(&self.stocked).chain(words);
         let begun = self.begun.iter().map(|word| u64::from(word.load(Ordering::Relaxed)));
         words.map(|word| word.load(Ordering::Relaxed)).chain(begun).collect()
     }
@@ -177,6 +216,24 @@ impl Shares {
     pub(crate) fn gap(&self) -> u64 {
         self.gap.load(Ordering::Relaxed)
     }
+}
+
+fn bytes_of(word: u64) -> u64 {
+    word & (DATAGRAM - 1)
+}
+
+/// What was found, if it may be believed once more.
+fn believed(found: &AtomicU64) -> Option<u16> {
+    let known = found.load(Ordering::Relaxed);
+    (known >> TOP_BITS > 0).then(|| {
+        found.store(known - (1 << TOP_BITS), Ordering::Relaxed);
+        (known & 0xffff) as u16
+    })
+}
+
+fn believe(found: &AtomicU64, at: u16) -> u16 {
+    found.store(u64::from(at) | (BELIEVED - 1) << TOP_BITS, Ordering::Relaxed);
+    at
 }
 
 #[cfg(all(test, not(loom)))]
@@ -209,6 +266,12 @@ mod tests {
         shares.refund(3, 20);
         assert!((0..=BELIEVED).any(|_| shares.heaviest() == 9));
         assert_eq!((shares.bytes(3), shares.total()), (80, 170));
+        // Who has more datagrams need not use more.
+        [(9, 1), (9, 2), (3, 30)].iter().for_each(|(at, bytes)| shares.enter(*at, *bytes));
+        assert_eq!((shares.busiest(), shares.bytes(9), shares.datagrams(9)), (9, 93, 2));
+        [1, 2].iter().for_each(|bytes| shares.leave(9, *bytes));
+        assert!((0..=BELIEVED).any(|_| shares.busiest() == 3));
+        assert_eq!((shares.bytes(9), shares.datagrams(9), shares.datagrams(3)), (90, 0, 1));
         let keys = [1, 2].map(|id| Key::v4(1, 2, id, 17, 0));
         assert_eq!(
             (shares.begin(&keys[0]), shares.begin(&keys[1]), shares.begun(&keys[0])),

@@ -46,6 +46,9 @@ pub(crate) struct Sources {
     top: u16,
     /// Times that this may be believed before all are looked at again.
     believed: u32,
+    /// Likewise, the one that was found to have most datagrams.
+    busiest: u16,
+    busiest_believed: u32,
     /// What all buckets know together, which counts there; and which one this is.
     shares: Option<(Arc<Shares>, u32)>,
 }
@@ -85,7 +88,7 @@ impl Sources {
     ) -> Self {
         let none = Source { bytes: 0, count: 0, youngest: NONE };
         let (all, begun) = (vec![none; lists].into(), vec![0; flows].into());
-        Self { all, begun, secret, top: 0, believed: 0, shares }
+        Self { all, begun, secret, top: 0, believed: 0, busiest: 0, busiest_believed: 0, shares }
     }
 
     /// The number of a key's source. `secret`: the table's; all buckets must come to the same, so they have another.
@@ -145,6 +148,27 @@ impl Sources {
         }
     }
 
+    /// [`Self::enter`], whether or not anything is shared.
+    #[inline]
+    pub(crate) fn enter_any(&mut self, at: u16, n: u32, bytes: u64) -> u32 {
+        let Some((shares, bucket)) = &self.shares else { return self.enter(at, n, bytes) };
+        shares.stock(*bucket);
+        shares.enter(at, bytes);
+        let list = &mut self[at];
+        list.count += 1;
+        std::mem::replace(&mut list.youngest, n)
+    }
+
+    /// [`Self::leave`], likewise.
+    #[inline]
+    pub(crate) fn leave_any(&mut self, at: u16, bytes: u64) -> &mut Source {
+        let Some((shares, _)) = &self.shares else { return self.leave(at, bytes) };
+        shares.leave(at, bytes);
+        let list = &mut self[at];
+        list.count -= 1;
+        list
+    }
+
     /// The `n`-th record is the youngest of a source now, for which `bytes` are set aside. Answers which was. Where
     /// nothing is shared.
     #[inline(always)]
@@ -187,6 +211,28 @@ impl Sources {
         }
         self.believed -= 1;
         self.top
+    }
+
+    /// How many datagrams of a source are in progress, in all buckets where there are many.
+    pub(crate) fn datagrams(&self, at: u16) -> u64 {
+        match &self.shares {
+            None => self[at].count.into(),
+            Some((shares, _)) => shares.datagrams(at),
+        }
+    }
+
+    /// The source that has most of them, or had a moment ago.
+    pub(crate) fn busiest(&mut self) -> u16 {
+        if let Some((shares, _)) = &self.shares {
+            return shares.busiest();
+        }
+        if self.busiest_believed == 0 {
+            let busiest = (0u16..).zip(self.all.iter()).max_by_key(|(_, source)| source.count);
+            self.busiest = busiest.map_or(0, |(at, _)| at);
+            self.busiest_believed = BELIEVED;
+        }
+        self.busiest_believed -= 1;
+        self.busiest
     }
 
     /// What all buckets know together; none: there is one table.

@@ -14,6 +14,11 @@
 //!    its source does; then the youngest of the source that uses most, then the youngest of all. Never an older
 //!    one: so the oldest always ends. How memory comes back then, and how many may go for one fragment, is in
 //!    [`room`].
+//!
+//! Where not memory has ended but places (as many are in progress as may be), a new datagram takes the place of what has not
+//! moved for long, or of the youngest of the source that has most, if that has far more than its own will have; else it is
+//! refused. So lone fragments of one source, however many, leave others their places, and nobody's oldest goes for what is
+//! new.
 
 pub(crate) mod outlet;
 mod room;
@@ -513,30 +518,33 @@ impl<B> Table<B> {
         if self.refused.is_any() && self.was_refused(lease, hash, now) {
             return Err(Reason::Refused);
         }
-        if self.nodes.used() >= self.limits.datagrams_max {
-            self.refused.add(hash, now);
-            return Err(Reason::TooManyDatagrams);
-        }
         let need = self.expected(lease, f, cost);
         let source = self.sources.of(&f.key, &self.key);
         let mut room = Room::new(source, need, NONE);
         let least = need.min(Node::<B>::COST.saturating_add(cost));
         // Nothing is taken before all is there: what makes room calls the sink, which may panic.
-        let mut rounds = Rounds::for_admission();
         let mut has_place = false;
+        if self.nodes.used() >= self.limits.datagrams_max {
+            has_place = self.make_place(lease, &mut room, now, sink);
+            if !has_place {
+                self.refused.add(hash, now);
+                return Err(Reason::TooManyDatagrams);
+            }
+        }
+        let mut rounds = Rounds::for_admission();
         let (n, need) = loop {
             match self.try_admit(lease, (need, least), has_place) {
                 Ok(admitted) => break admitted,
                 Err(_) if !rounds.is_there_another() => return Err(self.refuse(hash, source, now)),
                 Err(Short::Memory) if self.trim(lease, Spare::Blocks, NONE) => {}
                 Err(short) => {
-                    room.is_for_memory = matches!(short, Short::Memory);
+                    room.short = short;
                     if !self.make_room(lease, &mut room, now, sink) {
                         return Err(self.refuse(hash, source, now));
                     }
                     // Who went for it may have been promised less than it needs. Were that not enough, who has many such
                     // would keep others out.
-                    has_place |= !room.is_for_memory;
+                    has_place |= matches!(room.short, Short::Promises);
                 }
             }
         };
@@ -672,11 +680,7 @@ impl<B> Table<B> {
     fn begin(&mut self, n: u32, (key, hash): (&Key, u64), share: Share, now: u64) {
         let Share { source, used, need } = share;
         self.committed += u64::from(need);
-        self.sources.charge(source, u64::from(need));
-        let all = &mut self.sources[source];
-        let of_source = all.youngest;
-        all.youngest = n;
-        all.count += 1;
+        let of_source = self.sources.enter_any(source, n, u64::from(need));
         let born = self.sources.born(key);
         let family = usize::from(key.is_v6());
         let ages = &mut self.ages[family];
@@ -882,8 +886,7 @@ impl<B> Table<B> {
         let node = &self.nodes[n];
         let hash = if node.epoch == self.epoch { node.hash } else { self.key.hash(&node.key) };
         let reserved = u64::from(node.reserved);
-        self.sources.refund(node.source, reserved);
-        self.unlink(n);
+        self.unlink(n, reserved);
         let Self { index, nodes, key, old_key, .. } = self;
         let old_hash = || old_key.as_ref().map_or(hash, |old| old.hash(&nodes[n].key));
         index.remove(hash, old_hash, n, |n| key.hash(&nodes[n].key));
@@ -1017,7 +1020,7 @@ impl<B> Table<B> {
     }
 
     #[inline(always)]
-    fn unlink(&mut self, n: u32) {
+    fn unlink(&mut self, n: u32, reserved: u64) {
         let node = &self.nodes[n];
         let (family, source) = (usize::from(node.key.is_v6()), node.source);
         let (older, younger) = (node.older, node.younger);
@@ -1035,12 +1038,12 @@ impl<B> Table<B> {
         if source_older != NONE {
             self.nodes[source_older].source_younger = source_younger;
         }
+        let of_source = self.sources.leave_any(source, reserved);
         if source_younger == NONE {
-            self.sources[source].youngest = source_older;
+            of_source.youngest = source_older;
         } else {
             self.nodes[source_younger].source_older = source_older;
         }
-        self.sources[source].count -= 1;
     }
 }
 
@@ -1073,7 +1076,10 @@ impl<B> Drop for Ending<'_, B> {
 }
 
 /// What there is too little of.
+#[derive(Clone, Copy)]
 enum Short {
+    /// [`Config::datagrams_max`](crate::Config::datagrams_max).
+    Places,
     Promises,
     Memory,
 }

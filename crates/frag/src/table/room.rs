@@ -6,8 +6,8 @@
 //! a chunk has, those in use of some chunk are moved to free ones of others. Then what goes for a fragment is
 //! about what the fragment needs, whoever lies beside whom, and never more than [`Rounds`] says.
 
-use super::Table;
 use super::outlet::Outlet;
+use super::{Short, Table};
 use crate::block::BLOCK_COST;
 use crate::datagram::Node;
 use crate::ledger::Lease;
@@ -26,6 +26,9 @@ const IDLE_MIN_NS: u64 = 1_000_000;
 const ABANDONED_MIN_NS: u64 = 64_000_000;
 /// A source that uses so many times less than the heaviest does not give way for being slow: that one does.
 const FAR_LESS: u64 = 4;
+/// A source goes for another's datagram that wants its place only if it has so many times more datagrams than that one
+/// will have: or honest senders, of which by turns each has a few more than others, would push each other's out.
+const FAR_MORE: u64 = 2;
 /// Datagrams of a list among which one of the heaviest source is looked for.
 const SOURCE_LOOKS: usize = 16;
 /// Times that something free is given back where another table wants memory.
@@ -55,8 +58,8 @@ pub(crate) struct Room {
     heaviest: u16,
     /// There may be idle ones. That there are none is found out once, by a look at many.
     idle: bool,
-    /// What is free already helps; else only what a datagram gives up that goes.
-    pub(super) is_for_memory: bool,
+    /// What for. Only of memory there may be some that is free already; else only what a datagram gives up that goes helps.
+    pub(super) short: Short,
 }
 
 impl Room {
@@ -69,7 +72,7 @@ impl Room {
             any_younger: false,
             heaviest: source,
             idle: true,
-            is_for_memory: true,
+            short: Short::Memory,
         }
     }
 
@@ -340,17 +343,45 @@ impl<B> Table<B> {
         true
     }
 
+    /// Lets one datagram of this table go for another that is to begin in its place. `false`: none may. What is counted
+    /// then is datagrams: who has many small ones would else seem to use less than others do by few. And what other tables
+    /// could let go is no place here.
+    #[cold]
+    pub(super) fn make_place(
+        &mut self,
+        lease: &mut Lease,
+        room: &mut Room,
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) -> bool {
+        room.short = Short::Places;
+        room.heaviest = self.sources.busiest();
+        let gone = self.idle(lease, room, now).map(|n| (n, Reason::EvictedIdle));
+        let gone = gone.or_else(|| Some((self.of_the_heaviest(room)?, Reason::EvictedShare)));
+        let Some((n, reason)) = gone else { return false };
+        self.give_up(lease, n, reason, now, sink);
+        true
+    }
+
+    /// How much a source has of what there is too little of.
+    fn weight(&self, room: &Room, at: u16) -> u64 {
+        match room.short {
+            Short::Places => self.sources.datagrams(at),
+            Short::Promises | Short::Memory => self.sources.bytes(at),
+        }
+    }
+
     /// A datagram for which nothing has come for long, and of a source that uses as much as who needs room, and not far
     /// less than the heaviest; or for so long that it may go for anybody. Else a flood of datagrams that never end
     /// would take the memory of each sender whose fragments are further apart than those of most.
     fn idle(&self, lease: &Lease, room: &Room, now: u64) -> Option<u32> {
-        let heaviest = self.sources.bytes(room.heaviest);
-        let least = self.sources.bytes(room.source).max(heaviest / FAR_LESS);
+        let heaviest = self.weight(room, room.heaviest);
+        let least = self.weight(room, room.source).max(heaviest / FAR_LESS);
         let patience = (self.gap(lease) * IDLE_GAPS).max(IDLE_MIN_NS);
         let abandoned = self.abandoned(lease);
         self.among_the_oldest(|n, node| {
             let waited = now.saturating_sub(node.last_at);
-            let may_go = waited > abandoned || self.sources.bytes(node.source) >= least;
+            let may_go = waited > abandoned || self.weight(room, node.source) >= least;
             n != room.keep && waited > patience && may_go
         })
     }
@@ -408,12 +439,12 @@ impl<B> Table<B> {
         now: u64,
         sink: &mut impl Sink<B>,
     ) -> Given {
-        if room.is_for_memory && self.trim(lease, Spare::Blocks, NONE) {
+        if matches!(room.short, Short::Memory) && self.trim(lease, Spare::Blocks, NONE) {
             return Given::Something;
         }
         if self.datagrams() == 0 {
             // What is free may help somebody else.
-            if room.is_for_memory {
+            if matches!(room.short, Short::Memory) {
                 self.sources.is_bare();
             }
             return Given::Bare;
@@ -439,9 +470,14 @@ impl<B> Table<B> {
     /// source that needs room would.
     fn of_the_heaviest(&self, room: &Room) -> Option<u32> {
         let at = room.heaviest;
-        let bytes = self.sources.bytes(at);
-        let after = self.sources.bytes(room.source) + u64::from(room.need);
-        if at == room.source || bytes <= after {
+        let weight = self.weight(room, at);
+        let after = match room.short {
+            Short::Places => (self.weight(room, room.source) + 1) * FAR_MORE,
+            Short::Promises | Short::Memory => {
+                self.weight(room, room.source) + u64::from(room.need)
+            }
+        };
+        if at == room.source || weight <= after {
             return None;
         }
         let next = |n: &u32| (*n != NONE).then(|| self.nodes[*n].source_older);
@@ -449,7 +485,10 @@ impl<B> Table<B> {
         // In a bucket of many others may be in the list.
         let mut list = list.take(SOURCE_LOOKS).take_while(|n| *n != NONE);
         let youngest = list.find(|n| self.nodes[*n].source == at)?;
-        let has_others = bytes > u64::from(self.nodes[youngest].reserved);
+        let has_others = match room.short {
+            Short::Places => weight > 1,
+            Short::Promises | Short::Memory => weight > u64::from(self.nodes[youngest].reserved),
+        };
         (has_others && youngest != room.keep).then_some(youngest)
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use frag::{Arrival, Config, Core, Counters, HashKey, Ledger, Shard, Shared};
+use frag::{Arrival, Config, Core, Counters, HashKey, Ledger, Reason, Shard, Shared};
 use testkit::fragments::Family;
 
 use crate::host::{Buffer, MS, Out, SECOND};
@@ -42,8 +42,12 @@ const BURST: usize = 32;
 
 impl World {
     fn new(kind: Kind, memory_bytes: u64) -> Self {
+        Self::with(kind, Config { memory_bytes, copy_below: 0, ..Config::default() })
+    }
+
+    fn with(kind: Kind, config: Config) -> Self {
         let shards = if matches!(kind, Kind::Shard) { 1 } else { 2 };
-        let config = Config { memory_bytes, shards, copy_below: 0, ..Config::default() };
+        let config = Config { shards, ..config };
         let limits = config.limits().expect("settings that can be");
         let secret = HashKey::new([7, 11]);
         let engine = match kind {
@@ -214,4 +218,87 @@ fn who_floods_a_table_harms_no_slow_sender() {
 fn who_floods_a_table_by_bursts_harms_no_slow_sender() {
     who_floods_harms_no_slow_sender_of(Kind::Bursts(16));
     who_floods_harms_no_slow_sender_of(Kind::Bursts(256));
+}
+
+/// With so many places over all tables, and memory for more.
+fn crowded(kind: Kind, places: u32) -> World {
+    World::with(kind, Config { datagrams_max: places, copy_below: 0, ..Config::default() })
+}
+
+/// One source begins ten datagrams where ten others have one each, and never ends any, until there is no place left: before
+/// any of its own is idle. And its datagrams are small to those of the others.
+#[test]
+fn who_takes_all_places_harms_himself() {
+    const STEP: u64 = 625;
+    const FLOOD: u32 = 0xff_ffff;
+    for kind in KINDS {
+        for (pieces, flood_piece) in [(3, 0), (3, 2), (45, 0)] {
+            let mut world = crowded(kind, 1024);
+            let mould = Mould::new(Family::V4, pieces);
+            let mut sent = Vec::new();
+            let mut flooded = 0u16;
+            for round in 0..5 * pieces.max(18) {
+                for _ in 0..if round < pieces { 0 } else { 100 } {
+                    flooded = flooded.wrapping_add(1);
+                    world.push(mould.emit(flood_piece, (FLOOD, flooded)));
+                    world.now += STEP;
+                }
+                let (piece, id) = (round % pieces, u16::try_from(round / pieces).expect("few"));
+                for sender in 1..=10 {
+                    world.push(mould.emit_named(piece, (sender, id)));
+                    world.now += STEP;
+                    if piece + 1 == pieces {
+                        sent.push((sender, id));
+                    }
+                }
+            }
+            let missing = world.missing(&sent, &mould);
+            let what = (kind, pieces, flood_piece, world.counters());
+            let full = what.3.fragments(Reason::TooManyDatagrams);
+            assert!(full > 0, "places were left: {what:?}");
+            assert!(missing * 50 <= sent.len(), "{missing} of {}: {what:?}", sent.len());
+        }
+    }
+}
+
+/// So many senders of so many sources take turns, with more datagrams than there are places, and memory for all. Nobody
+/// pushes others out so that none ends: as many come through as there are places for, or nearly so.
+fn as_many_end_as_there_are_places_for(kind: Kind, sources: u32, senders: u32, pieces: usize) {
+    const PLACES: u32 = 64;
+    let mut world = crowded(kind, PLACES);
+    let mould = Mould::new(Family::V4, pieces);
+    // Each begins somewhere in a datagram.
+    let mut all: Vec<_> = (0..senders as usize).map(|n| (n * 7 % pieces, 0)).collect();
+    let mut offered = 0;
+    for _ in 0..20 * pieces {
+        for (n, (piece, id)) in (0..senders).zip(&mut all) {
+            let name = *id * (senders / sources) + n / sources;
+            let name = u16::try_from(name).expect("few");
+            world.push(mould.emit_named(*piece, (1 + n % sources, name)));
+            world.now += 625;
+            *piece += 1;
+            if *piece == pieces {
+                (*piece, *id) = (0, *id + 1);
+                offered += 1;
+            }
+        }
+    }
+    world.push_waiting();
+    let delivered = world.out.delivered.len() as u64;
+    let most = offered * u64::from(PLACES) / u64::from(senders);
+    let what = (kind, sources, senders, pieces, world.counters());
+    assert!(what.4.fragments(Reason::TooManyDatagrams) > 0, "places were left: {what:?}");
+    assert!(delivered * 5 >= most * 4, "{delivered} of {most}: {what:?}");
+}
+
+#[test]
+fn where_places_are_few_those_are_used() {
+    for kind in [Kind::Shard, Kind::Table(16)] {
+        for (sources, senders) in [(1, 200), (10, 200), (50, 200), (200, 200), (10, 1000)] {
+            for pieces in [3, 9] {
+                as_many_end_as_there_are_places_for(kind, sources, senders, pieces);
+            }
+        }
+        as_many_end_as_there_are_places_for(kind, 10, 200, 45);
+    }
 }
