@@ -263,8 +263,7 @@ impl Ring {
     fn take(&self) -> Option<Descriptor> {
         let cursor = self.cursor.get();
         if cursor == self.seen.get() {
-            // Release: what we read of earlier entries, before the kernel may write there again.
-            self.word(self.offsets.consumer).store(cursor, Ordering::Release);
+            self.give_back();
             // Acquire: pairs with the kernel's release of the entries.
             self.seen.set(self.word(self.offsets.producer).load(Ordering::Acquire));
             if cursor == self.seen.get() {
@@ -277,6 +276,12 @@ impl Ring {
         let descriptor = unsafe { entry.read() };
         self.cursor.set(cursor.wrapping_add(1));
         Some(descriptor)
+    }
+
+    /// Lets the kernel write again where we have read.
+    fn give_back(&self) {
+        // Release: what we read of earlier entries, before the kernel may write there again.
+        self.word(self.offsets.consumer).store(self.cursor.get(), Ordering::Release);
     }
 
     /// Puts chunks in while there are some and there is room.
@@ -475,8 +480,12 @@ impl Socket {
         }
     }
 
-    /// Gives free chunks to the kernel, as many as it takes, and those of others back to them.
+    /// Gives free chunks to the kernel, as many as it takes, and those of others back to them; and the room in the
+    /// receive ring of all frames that [`Self::next`] has made until now.
     pub fn refill(&mut self) {
+        // With each burst, not only when all was read: after one that has filled the ring it would stay full for as long as
+        // that takes.
+        self.receive.give_back();
         for (chunks, returns) in self.family.iter().zip(self.returns.get_mut()) {
             chunks.loans.push_back(returns);
         }
@@ -545,6 +554,25 @@ mod tests {
         assert_eq!(socket.spare(), 32, "the ring is full");
         assert!(socket.next().is_none());
         assert_eq!(socket.statistics(), Statistics::default());
+    }
+
+    #[test]
+    fn what_was_read_of_a_full_ring_has_room_again_with_each_refill() {
+        let mut socket = match Socket::unbound(SHAPE) {
+            Ok(socket) => socket,
+            Err(e) => return println!("skipped: {e}"),
+        };
+        // As the kernel does with frames of no bytes, each at the beginning.
+        let word = |socket: &Socket, offset| socket.receive.word(offset).load(Ordering::Acquire);
+        let Offsets { producer, consumer, .. } = socket.receive.offsets;
+        socket.receive.word(producer).store(SHAPE.ring, Ordering::Release);
+        for _ in 0..24 {
+            let (frame, _) = socket.next().unwrap();
+            socket.release(frame);
+        }
+        assert_eq!(word(&socket, consumer), 0, "not before it was released");
+        socket.refill();
+        assert_eq!(word(&socket, consumer), 24);
     }
 
     /// A frame such as the kernel brings, in a chunk that it does not have.
