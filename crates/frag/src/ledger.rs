@@ -13,6 +13,9 @@
 //! What a core holds for datagrams that nothing comes for any more, others may need. Nobody can take it from that core;
 //! so who has too little says when, and each core looks at that now and then ([`Lease::wanted`]).
 //!
+//! As many cores as were said keep a part for good; whoever is more than these takes what it needs, and gives back all that it
+//! does not.
+//!
 //! A second account, kept in the same way, says what datagrams in progress are expected to need when they
 //! are complete. It has more than there is memory, because they are not all complete at once. What is expected may be
 //! far from what comes: so it binds nobody while there is memory ([`Lease::is_roomy`]).
@@ -90,31 +93,49 @@ pub struct Ledger {
     memory: Pool,
     promises: Pool,
     limit: u64,
+    /// Leases that there may still be that keep a part for good.
+    seats: AtomicU64,
     wanted: Wanted,
 }
 
 impl Ledger {
-    /// `limit` bytes for `cores` leases.
+    /// `limit` bytes for `cores` leases. There may be more: those keep nothing that they do not use, and go for each amount
+    /// to a word that all share.
     #[must_use]
     pub fn new(limit: u64, cores: u32) -> Arc<Self> {
         let cores = u64::from(cores.max(1));
-        Self::made(limit, |limit| Pool::new(limit, cores))
+        Self::made(limit, cores, |limit| Pool::new(limit, cores))
     }
 
     /// `limit` bytes, of which a core takes no more than it charges, and keeps none that it does not: each fragment is
     /// counted in a word that all share. Nothing is idle where memory is very little; else it is here to be compared with.
     #[must_use]
     pub fn unbatched(limit: u64) -> Arc<Self> {
-        Self::made(limit, Pool::unbatched)
+        Self::made(limit, 0, Pool::unbatched)
     }
 
-    fn made(limit: u64, pool: impl Fn(u64) -> Pool) -> Arc<Self> {
+    fn made(limit: u64, seats: u64, pool: impl Fn(u64) -> Pool) -> Arc<Self> {
         // What is left is a signed number: "no limit" is the most that it can be, with what may be promised beyond.
         let limit = limit.min(i64::MAX.cast_unsigned() / OVERCOMMIT.0);
         let promises = limit.saturating_mul(OVERCOMMIT.0) / OVERCOMMIT.1;
         let (memory, promises) = (pool(limit), pool(promises));
         let wanted = Wanted(AtomicU64::new(0));
-        Arc::new(Self { memory, promises, limit, wanted })
+        Arc::new(Self { memory, promises, limit, seats: AtomicU64::new(seats), wanted })
+    }
+
+    /// Takes a seat, if one is left.
+    fn sit(&self) -> bool {
+        // Relaxed: a count orders nothing else.
+        let mut left = self.seats.load(Ordering::Relaxed);
+        while let Some(less) = left.checked_sub(1) {
+            let taken =
+                self.seats.compare_exchange(left, less, Ordering::Relaxed, Ordering::Relaxed);
+            match taken {
+                Ok(_) => return true,
+                Err(now) => left = now,
+            }
+        }
+        false
     }
 
     /// What may be promised in all.
@@ -148,14 +169,21 @@ struct Account {
     unused: i64,
     /// More than this is given back. Beside what it is compared with, and not in memory that all share.
     most: i64,
+    /// What stays then, and what is taken at once.
+    keep: u64,
+    batch: u64,
 }
 
 impl Account {
-    fn new(pool: &Pool) -> Self {
+    fn new(pool: &Pool, has_seat: bool) -> Self {
+        if !has_seat {
+            return Self { unused: 0, most: 1, keep: 1, batch: 1 };
+        }
         // Above what stays by a batch, so that a core that has just given back works for a while before it gives again;
         // where memory is little, by less: what lies idle there others miss.
-        let most = signed(keep(pool) + pool.batch.min(pool.floor / 8).max(1));
-        Self { unused: signed(pool.take(0, pool.floor)), most }
+        let (keep, batch) = (pool.batch.max(pool.floor), pool.batch);
+        let most = signed(keep + batch.min(pool.floor / 8).max(1));
+        Self { unused: signed(pool.take(0, pool.floor)), most, keep, batch }
     }
 
     #[inline]
@@ -172,7 +200,7 @@ impl Account {
     #[cold]
     fn take(&mut self, pool: &Pool, n: i64) -> bool {
         let missing = n.abs_diff(self.unused);
-        let got = pool.take(missing, missing.max(pool.batch));
+        let got = pool.take(missing, missing.max(self.batch));
         self.unused += signed(got);
         got != 0
     }
@@ -187,7 +215,7 @@ impl Account {
 
     #[cold]
     fn give_back(&mut self, pool: &Pool) {
-        let keep = signed(keep(pool));
+        let keep = signed(self.keep);
         pool.give(self.unused.abs_diff(keep));
         self.unused = keep;
     }
@@ -195,11 +223,6 @@ impl Account {
     fn end(&self, pool: &Pool) {
         pool.give(self.unused.cast_unsigned());
     }
-}
-
-/// What stays with a core that gives the rest back.
-fn keep(pool: &Pool) -> u64 {
-    pool.batch.max(pool.floor)
 }
 
 /// Amounts of memory are far below 2^63.
@@ -213,6 +236,7 @@ pub struct Lease {
     ledger: Arc<Ledger>,
     memory: Account,
     promises: Account,
+    has_seat: bool,
     /// When this core has last said that it has too little, as in [`Wanted`].
     said: u64,
     /// And it has not been asked since.
@@ -222,14 +246,17 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A share of the ledger's memory, with what a core keeps for good.
+    /// A share of the ledger's memory, with what a core keeps for good if there are no more of them than it was made for.
     #[must_use]
     pub fn new(ledger: &Arc<Ledger>) -> Self {
-        let (memory, promises) = (Account::new(&ledger.memory), Account::new(&ledger.promises));
+        let has_seat = ledger.sit();
+        let memory = Account::new(&ledger.memory, has_seat);
+        let promises = Account::new(&ledger.promises, has_seat);
         Self {
             ledger: Arc::clone(ledger),
             memory,
             promises,
+            has_seat,
             said: 0,
             is_short: false,
             pace: Pace::default(),
@@ -325,6 +352,9 @@ impl Drop for Lease {
     fn drop(&mut self) {
         self.memory.end(&self.ledger.memory);
         self.promises.end(&self.ledger.promises);
+        if self.has_seat {
+            self.ledger.seats.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

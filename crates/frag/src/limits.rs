@@ -19,7 +19,8 @@ pub struct Config {
     /// until then what is free of a chunk of which something is in use counts, and only its own shard can use it.
     /// Default 64 MiB, at least 64 KiB.
     pub memory_bytes: u64,
-    /// Shards, or cores, that share it. Default 1, at most 4096. Whoever steers by addresses alone, so that all datagrams
+    /// Shards, or cores, that share it. Default 1, at most 4096. What are more than that go to a count that all share for
+    /// each fragment that they hold, and no part of the memory is theirs alone. Whoever steers by addresses alone, so that all datagrams
     /// of a flow reach one shard, lets it have 32,768 / shards datagrams of IPv4 in progress: what began before as many
     /// others is taken for the last user of an identification ([`Reason::Stale`](crate::Reason::Stale)).
     pub shards: u32,

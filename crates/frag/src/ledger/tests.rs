@@ -28,6 +28,23 @@ fn a_core_keeps_a_part_that_others_cannot_take() {
 }
 
 #[test]
+fn who_is_more_than_was_said_keeps_nothing_and_gets_what_it_needs() {
+    let ledger = Ledger::new(1000, 1);
+    let mut all: Vec<Lease> = (0..20).map(|_| Lease::new(&ledger)).collect();
+    for (n, lease) in all.iter_mut().enumerate() {
+        assert!(lease.charge(500) && lease.promise(1000), "the {n}th");
+        lease.refund(500);
+        lease.redeem(1000);
+        assert!(ledger.left() >= 700, "after the {n}th: {}", ledger.left());
+    }
+    // Whose place has become free is another's.
+    all.remove(0);
+    assert_eq!(Lease::new(&ledger).unused(), 250);
+    drop(all);
+    assert_eq!((ledger.left(), ledger.promises_left()), (1000, ledger.promises_limit()));
+}
+
+#[test]
 fn without_batches_a_core_has_what_it_charges() {
     let ledger = Ledger::unbatched(1000);
     let (mut a, mut b) = (Lease::new(&ledger), Lease::new(&ledger));
