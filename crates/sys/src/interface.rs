@@ -164,7 +164,8 @@ fn attribute(all: &[u8], mut at: usize, wanted: u16) -> Option<&[u8]> {
 }
 
 impl Interface {
-    /// The interface of that name in our network namespace; `None`: there is none.
+    /// The interface of that name in our network namespace, be it another name of it (`altname`), with the one that the
+    /// kernel calls it by; `None`: there is none.
     ///
     /// # Errors
     ///
@@ -176,16 +177,36 @@ impl Interface {
             Err(libc::ENODEV | libc::ENXIO) => return Ok(None),
             other => other.map_err(Failure::at("look at the interface"))?,
         }
+        Self::at(&socket, request)
+    }
+
+    /// The interface of that number, whatever its name is by now; `None`: there is none in our network namespace.
+    ///
+    /// # Errors
+    ///
+    /// Why the kernel does not say.
+    pub fn with_index(index: u32) -> Result<Option<Self>, Failure> {
+        let mut request = Request::empty();
+        request.set_number(index.cast_signed());
+        Self::at(&socket()?, request)
+    }
+
+    /// That of which the number was asked, or given.
+    fn at(socket: &OwnedFd, mut request: Request) -> Result<Option<Self>, Failure> {
         let index = request.number().cast_unsigned();
-        let mut read = |what| request.ask(&socket, what).map_err(Failure::at("read the interface"));
+        match request.ask(socket, libc::SIOCGIFNAME) {
+            Err(libc::ENODEV | libc::ENXIO) => return Ok(None),
+            other => other.map_err(Failure::at("read the name of the interface"))?,
+        }
+        let mut read = |what| request.ask(socket, what).map_err(Failure::at("read the interface"));
         read(libc::SIOCGIFHWADDR)?;
         let (kind, address) = request.hardware();
-        let mut read = |what| request.ask(&socket, what).map_err(Failure::at("read the interface"));
+        let mut read = |what| request.ask(socket, what).map_err(Failure::at("read the interface"));
         read(libc::SIOCGIFMTU)?;
         let mtu = request.number().cast_unsigned();
-        request.ask(&socket, libc::SIOCGIFFLAGS).map_err(Failure::at("read the interface"))?;
+        request.ask(socket, libc::SIOCGIFFLAGS).map_err(Failure::at("read the interface"))?;
         let up = request.number() & libc::IFF_UP != 0;
-        Ok(Some(Self { name: name.to_owned(), index, up, mtu, kind, address }))
+        Ok(Some(Self { name: request.name(), index, up, mtu, kind, address }))
     }
 
     /// Names of all interfaces in our network namespace.
@@ -232,6 +253,21 @@ impl Interface {
         let (socket, request) = (socket(), Request::new(&self.name));
         let asked = socket.ok().zip(request);
         asked.is_some_and(|(socket, mut request)| request.ask(&socket, libc::SIOCGIFADDR).is_ok())
+    }
+
+    /// Receive queues that are in use, as the driver says, which is asked in our network namespace: what is in /sys may be
+    /// another's. `None`: it does not say.
+    #[must_use]
+    pub fn receive_queues(&self) -> Option<u32> {
+        let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+        let (socket, mut request) = (socket().ok()?, Request::new(&self.name)?);
+        let at = std::ptr::from_mut(&mut channels).expose_provenance();
+        request.value[..size_of::<usize>()].copy_from_slice(&at.to_ne_bytes());
+        request.ask(&socket, SIOCETHTOOL).ok()?;
+        // SAFETY: ours, and the kernel has written numbers there or nothing; read so that this is not taken for what was
+        // put there above.
+        let channels = unsafe { std::ptr::from_ref(&channels).read_volatile() };
+        Some(channels.receive.saturating_add(channels.combined)).filter(|queues| *queues > 0)
     }
 
     /// Sets the interface up, with this MTU.
@@ -314,6 +350,21 @@ unsafe fn address_at(at: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
+const SIOCETHTOOL: u64 = 0x8946;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+
+/// The kernel's `struct ethtool_channels`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    receive: u32,
+    send: u32,
+    other: u32,
+    combined: u32,
+}
+
 /// Any socket does for asking.
 fn socket() -> Result<OwnedFd, Failure> {
     let fd = call::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)
@@ -393,6 +444,8 @@ mod tests {
         assert!(lo.index > 0 && lo.mtu > 0);
         assert!(Interface::names().contains(&"lo".to_owned()));
         assert!(lo.has_ipv4());
+        assert_eq!(Interface::with_index(lo.index), Ok(Some(lo.clone())));
+        assert_eq!(Interface::with_index(u32::MAX / 2), Ok(None));
         assert!(!Interface { name: "no-such-if0".into(), ..lo }.has_ipv4());
     }
 

@@ -385,6 +385,19 @@ fn number(text: &str, name: &str) -> u64 {
 }
 
 #[test]
+fn each_queue_has_a_worker_whatever_name_the_interface_is_called_by() {
+    let Some(stage) = Stage::with_queues(4) else { return };
+    stage.also_named("another0");
+    for name in ["vb", "another0"] {
+        let said = stage.shunt_on(name, &["--xdp", "--stats", "0"]).stop();
+        assert!(said.contains("shunt: 4 workers"), "{name}: {said}");
+    }
+    // And where /sys is that of another host.
+    let said = stage.shunt_beside_sys(&["--xdp", "--stats", "0"]).stop();
+    assert!(said.contains("shunt: 4 workers"), "{said}");
+}
+
+#[test]
 fn metrics_are_served_and_the_program_in_the_kernel_goes() {
     let Some(stage) = Stage::new() else { return };
     let mut shunt = stage.shunt(&["--xdp", "--metrics", METRICS, "--stats", "0.2"]);

@@ -429,7 +429,7 @@ impl Crew<'_> {
             return Err(self.no_xdp("its frames are not Ethernet".into()));
         }
         let chunk_bytes = self.chunk_bytes()?;
-        let queues = self.options.workers.unwrap_or_else(|| queues(&self.interface.name)).max(1);
+        let queues = self.options.workers.unwrap_or_else(|| queues(self.interface)).max(1);
         let limits = self.limits(queues)?;
         let ledger = Ledger::of(&limits);
         let memory = self.options.config.memory_bytes / u64::from(chunk_bytes);
@@ -513,7 +513,13 @@ impl Crew<'_> {
 }
 
 /// Receive queues of an interface; 1 if that cannot be seen.
-fn queues(interface: &str) -> u32 {
+fn queues(interface: &Interface) -> u32 {
+    interface.receive_queues().unwrap_or_else(|| queues_in_files(&interface.name).max(1))
+}
+
+/// The same, as the kernel shows them: those that have a driver which does not tell, and which are of the network namespace
+/// that /sys is of.
+fn queues_in_files(interface: &str) -> u32 {
     let there = std::fs::read_dir(format!("/sys/class/net/{interface}/queues"));
     let queues = there.into_iter().flatten().flatten();
     narrow(queues.filter(|queue| queue.file_name().to_string_lossy().starts_with("rx-")).count())

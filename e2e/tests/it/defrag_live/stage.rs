@@ -140,6 +140,16 @@ impl Stage {
         ip(&format!("-n {} link set vb mtu {mtu}", self.b())).unwrap();
     }
 
+    /// Gives host B's end of the cable another name beside its own.
+    pub(super) fn also_named(&self, name: &str) {
+        ip(&format!("-n {} link property add dev vb altname {name}", self.b())).unwrap();
+    }
+
+    /// Gives it another name.
+    pub(super) fn rename(&self, name: &str) {
+        ip(&format!("-n {} link set vb name {name}", self.b())).unwrap();
+    }
+
     /// The cable, after it was removed.
     pub(super) fn make_again(&self) {
         let (a, b) = (self.a(), self.b());
@@ -293,7 +303,17 @@ impl Stage {
 
     /// The same on another interface of host B.
     pub(super) fn shunt_on(&self, interface: &str, options: &[&str]) -> Shunt {
-        let mut command = self.command(interface, options);
+        Self::started(self.command(interface, options), options)
+    }
+
+    /// The same where what is in /sys is of another network namespace.
+    pub(super) fn shunt_beside_sys(&self, options: &[&str]) -> Shunt {
+        let mut command = Command::new(built("shunt"));
+        command.args(["defrag", "--interface", "vb"]).args(options);
+        self.inside(|| Self::started(command, options))
+    }
+
+    fn started(mut command: Command, options: &[&str]) -> Shunt {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut guest = Guest::start(&mut command);
         let out = guest.take_stdout().unwrap();
