@@ -481,6 +481,18 @@ fn an_interface_that_is_made_anew_under_its_name_ends_it() {
 }
 
 #[test]
+fn an_interface_that_is_renamed_is_the_same() {
+    let Some(stage) = Stage::new() else { return };
+    let mut shunt = stage.shunt(&["--stats", "0"]);
+    if let Err(why) = stage.rename("renamed0") {
+        return skipped(&why);
+    }
+    stage.set_mtu_of("renamed0", 9000);
+    eventually("it says so", || shunt.said().contains("the MTU of renamed0 is 9000 now"));
+    shunt.stop();
+}
+
+#[test]
 fn it_says_that_fragments_have_become_too_long() {
     let Some(stage) = Stage::new() else { return };
     let mut shunt = stage.shunt(&["--stats", "0"]);

@@ -568,16 +568,17 @@ impl Team {
         seen: &mut Seen,
         news: &mut dyn FnMut(News<'_>),
     ) -> Result<(), Error> {
-        let interface = &crew.options.interface;
-        match Interface::find(interface) {
-            Ok(Some(found)) if found.index == crew.interface.index => {
+        // By its number: it may have another name by now, and another its name.
+        match Interface::with_index(crew.interface.index) {
+            Ok(Some(found)) => {
                 self.gate.iter_mut().for_each(|gate| gate.follow(found.address));
                 if found.mtu > seen.mtu {
                     seen.mtu = found.mtu;
-                    news(News::Outgrown { interface, mtu: found.mtu, fits: self.fits });
+                    let (interface, mtu) = (&found.name[..], found.mtu);
+                    news(News::Outgrown { interface, mtu, fits: self.fits });
                 }
             }
-            Ok(_) => return Err(Error::Gone(interface.clone())),
+            Ok(None) => return Err(Error::Gone(crew.options.interface.clone())),
             // It may be on its way out: a second later more is known.
             Err(_) => {}
         }

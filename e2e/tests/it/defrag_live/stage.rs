@@ -137,7 +137,12 @@ impl Stage {
 
     /// The same.
     pub(super) fn set_mtu(&self, mtu: u32) {
-        ip(&format!("-n {} link set vb mtu {mtu}", self.b())).unwrap();
+        self.set_mtu_of("vb", mtu);
+    }
+
+    /// Of an interface of host B.
+    pub(super) fn set_mtu_of(&self, name: &str, mtu: u32) {
+        ip(&format!("-n {} link set {name} mtu {mtu}", self.b())).unwrap();
     }
 
     /// Gives host B's end of the cable another name beside its own.
@@ -146,8 +151,8 @@ impl Stage {
     }
 
     /// Gives it another name.
-    pub(super) fn rename(&self, name: &str) {
-        ip(&format!("-n {} link set vb name {name}", self.b())).unwrap();
+    pub(super) fn rename(&self, name: &str) -> Result<String, String> {
+        ip(&format!("-n {} link set vb name {name}", self.b()))
     }
 
     /// The cable, after it was removed.
