@@ -39,10 +39,14 @@ impl Tap {
     pub fn open(name: &str) -> Result<Self, Failure> {
         let there = Interface::find(name)?.is_some();
         let first = if name.starts_with("tap") { Shape::Frame } else { Shape::Packet };
-        let opened = match Self::open_as(name, first) {
-            Err(Failure { errno: libc::EINVAL, .. }) if there => Self::open_as(name, first.other()),
-            other => other,
-        };
+        // As of one queue, or one of its several: whoever made it has said which, and the kernel insists.
+        let ways = [0, libc::IFF_MULTI_QUEUE];
+        let mut ways = ways.iter().flat_map(|flags| [(first, *flags), (first.other(), *flags)]);
+        let mut opened = Self::open_as(name, ways.next().unwrap_or((first, 0)));
+        while there && matches!(opened, Err(Failure { errno: libc::EINVAL, .. })) {
+            let Some(way) = ways.next() else { break };
+            opened = Self::open_as(name, way);
+        }
         let (file, name, shape) = opened?;
         let interface = Interface::find(&name)?
             .ok_or(Failure { step: "find the device", errno: libc::ENODEV })?;
@@ -71,14 +75,14 @@ impl Tap {
         Ok(Some(there.unwrap_or_else(elsewhere)))
     }
 
-    fn open_as(name: &str, shape: Shape) -> Result<(File, String, Shape), Failure> {
+    fn open_as(name: &str, (shape, flags): (Shape, i32)) -> Result<(File, String, Shape), Failure> {
         let mut request =
             Request::new(name).ok_or(Failure { step: "name the device", errno: libc::EINVAL })?;
-        let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK;
-        let fd = call::open(c"/dev/net/tun", flags, 0).map_err(Failure::at("open /dev/net/tun"))?;
+        let how = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK;
+        let fd = call::open(c"/dev/net/tun", how, 0).map_err(Failure::at("open /dev/net/tun"))?;
         let fd = own(fd);
         let kind = if shape == Shape::Frame { libc::IFF_TAP } else { libc::IFF_TUN };
-        request.set_number(kind | libc::IFF_NO_PI);
+        request.set_number(kind | libc::IFF_NO_PI | flags);
         request
             .ask(&fd.as_raw_fd(), libc::TUNSETIFF)
             .map_err(Failure::at("attach to the device"))?;
@@ -117,6 +121,20 @@ mod tests {
         assert_eq!((&tap.file).write(&packet).unwrap(), packet.len(), "longest packet there is");
         drop(tap);
         assert_eq!(Interface::find(&name), Ok(None));
+    }
+
+    #[test]
+    fn a_device_of_several_queues_is_opened_as_what_it_is() {
+        for shape in [Shape::Packet, Shape::Frame] {
+            let name = format!("shuntq{}", std::process::id() % 100_000);
+            let first = match Tap::open_as(&name, (shape, libc::IFF_MULTI_QUEUE)) {
+                Ok((file, ..)) => file,
+                Err(e) => return println!("skipped: {e}"),
+            };
+            let tap = Tap::open(&name).unwrap();
+            assert_eq!((tap.shape, tap.made), (shape, false));
+            drop((first, tap));
+        }
     }
 
     #[test]
