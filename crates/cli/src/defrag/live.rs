@@ -38,7 +38,7 @@ pub(super) struct LiveArguments {
     /// Threads that put together [one a CPU; with --xdp one a receive queue]
     #[arg(long, value_name = "N", requires = "interface", value_parser = clap::value_parser!(u32).range(1..=256))]
     workers: Option<u32>,
-    /// Memory for frames as they come in, for each worker [twice its part of --memory; once with --xdp]
+    /// Memory for frames as they come in, for each worker [twice its part of --memory, 32M to 512M; with --xdp once, 16M to 256M]
     #[arg(long, value_name = "SIZE", requires = "interface", value_parser = size)]
     ring: Option<u64>,
     /// Look at frames that are for others, too: on a mirror port
