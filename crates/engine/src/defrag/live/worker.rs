@@ -94,6 +94,13 @@ impl<B> Worker<B> {
         self.stop.load(Ordering::Relaxed) || self.target.is_done()
     }
 
+    /// Gives up some datagrams whose time is up. Whether there are more of them.
+    fn expire(&mut self, now: u64, store: impl Store<B>) -> bool {
+        let mut desk = Desk { store, output: &mut self.output, time_ns: 0 };
+        let next = self.shard.expire(now, EXPIRE_MOST, &mut desk);
+        next.is_some_and(|next| next <= now)
+    }
+
     /// Tells others, if it is time to. `dropped`: what the ring has dropped since the last time.
     fn tell(&mut self, now: u64, dropped: impl FnOnce(&mut Tally)) {
         if now < self.last_told + TELL_NS {
@@ -185,12 +192,12 @@ pub(super) fn packets(mut worker: Worker<Slot>, mut ring: Ring, mut pool: Pool<B
             naps = 0;
             worker.tally.work_ns += call::now_ns() - began;
         } else {
-            let store = Pooled { pool: &mut pool, block: &[] };
-            let mut desk = Desk { store, output: &mut worker.output, time_ns: 0 };
             worker.now = began;
-            worker.shard.expire(began, EXPIRE_MOST, &mut desk);
-            naps += 1;
-            if pool.keeps() && naps < SHORT_NAPS {
+            let is_behind = worker.expire(began, Pooled { pool: &mut pool, block: &[] });
+            naps += u32::from(!is_behind);
+            if is_behind {
+                // After a flood there may be a million of those: no nap before the last has gone.
+            } else if pool.keeps() && naps < SHORT_NAPS {
                 std::thread::sleep(SHORT_NAP);
             } else {
                 worker.tally.settled += pool.settle();
@@ -316,14 +323,15 @@ pub(super) fn chunks(
                 std::thread::sleep(GATHER);
             }
         } else {
-            let mut desk = Desk { store: &socket, output: &mut worker.output, time_ns: 0 };
-            worker.shard.expire(began, EXPIRE_MOST, &mut desk);
+            let is_behind = worker.expire(began, &socket);
             socket.refill();
-            exchange.close_eyes();
-            if take_over(&mut worker, &socket, &mut exchange, chunk_bytes) == 0 {
-                exchange.sleep(&socket, NAP_MS);
+            if !is_behind {
+                exchange.close_eyes();
+                if take_over(&mut worker, &socket, &mut exchange, chunk_bytes) == 0 {
+                    exchange.sleep(&socket, NAP_MS);
+                }
+                exchange.open_eyes();
             }
-            exchange.open_eyes();
         }
         worker.tell(began, |tally| dropped(&socket, tally));
     }
@@ -460,6 +468,31 @@ mod tests {
             let tally = packets(worker(left, true), ring, Pool::new(2048, 64, 0, 2).unwrap());
             assert!(tally.frames >= least && (least > 0 || tally.frames == 0), "{}", tally.frames);
         }
+    }
+
+    #[test]
+    fn who_has_not_given_up_all_whose_time_is_up_knows_it() {
+        let mut worker = worker(u64::MAX, false);
+        let all = EXPIRE_MOST + 44;
+        let mut pool: Pool<Block> = Pool::new(64, 300, 0, 0).unwrap();
+        for id in 0..u16::try_from(all).unwrap() {
+            // The first eight bytes of a datagram.
+            let mut bytes =
+                *b"............\x08\0E\0\0\x1c..\x20\0@\x11..\x0a\0\0\x01\x0a\0\0\x02........";
+            bytes[18..20].copy_from_slice(&id.to_be_bytes());
+            bytes[24..26].fill(0);
+            let sum = testkit::fragments::checksum(&bytes[14..34]);
+            bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+            let mut burst = vec![arrival(&mut worker, &mut pool, &frame(&bytes)).unwrap()];
+            let store = Pooled { pool: &mut pool, block: &[] };
+            let mut desk = Desk { store, output: &mut worker.output, time_ns: 0 };
+            worker.shard.push_burst(&mut burst, 1, &mut desk);
+        }
+        assert_eq!(worker.shard.gauges().datagrams as usize, all);
+        let late = 1 << 40;
+        assert!(worker.expire(late, Pooled { pool: &mut pool, block: &[] }), "more are left");
+        assert!(!worker.expire(late, Pooled { pool: &mut pool, block: &[] }), "that was all");
+        assert_eq!(worker.shard.gauges().datagrams, 0);
     }
 
     #[test]
