@@ -276,8 +276,15 @@ pub fn run(
     let done = Arc::new(AtomicBool::new(false));
     // However this ends, the workers end, too.
     let _alarm = Alarm(Arc::clone(&done));
-    let record = |path| Recorder::start(path, Alarm(Arc::clone(&done)));
-    let (recorder, queue) = options.write.as_deref().map(record).transpose()?.unzip();
+    let mut file = None;
+    if let Some(path) = options.write.as_deref() {
+        file = Recorder::start(path, Alarm(Arc::clone(&done)), stop)?;
+        if file.is_none() {
+            let (tally, took) = (Tally::default(), Duration::ZERO);
+            return Ok(Report { tally, took, workers: 0, cut_short: None });
+        }
+    }
+    let (recorder, queue) = file.unzip();
     let target = Target::new(device, options.count.unwrap_or(u64::MAX));
     let crew = Crew { options, interface: &interface, target: &target, done: &done };
     let mut outputs = || Output::new(&target, queue.clone());

@@ -2,17 +2,20 @@
 
 use std::fs::File;
 use std::io::{BufWriter, IoSlice, Write};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use frag::{Datagram, Slice};
+use rustix::fs::{Mode, OFlags};
 use sys::sync::{AtomicU64, Ordering};
 use sys::tap::{Shape, Tap};
 
-use super::{Alarm, Error};
+use super::{Alarm, Error, LOOK};
 use crate::defrag::file::{Format, Order, Packet, Time, Writer};
 use crate::defrag::{Outlet as _, format_of};
 
@@ -184,9 +187,14 @@ pub(super) struct Recorder(JoinHandle<Result<(), Error>>);
 
 impl Recorder {
     /// Makes the file and starts the thread, which ends when all senders are gone, or when it cannot
-    /// write any more: that ends everything.
-    pub(super) fn start(path: &Path, end: Alarm) -> Result<(Self, SyncSender<Record>), Error> {
-        let file = File::create(path).map_err(|e| Error::Create(path.to_owned(), e))?;
+    /// write any more: that ends everything. `None`: it was to stop before somebody read the pipe that this is.
+    pub(super) fn start(
+        path: &Path,
+        end: Alarm,
+        stop: &AtomicBool,
+    ) -> Result<Option<(Self, SyncSender<Record>)>, Error> {
+        let file = create(path, stop).map_err(|e| Error::Create(path.to_owned(), e))?;
+        let Some(file) = file else { return Ok(None) };
         let to = BufWriter::with_capacity(BUFFER, file);
         let format = format_of(path).unwrap_or(Format::Pcapng);
         let mut writer = Writer::fresh(to, format, &[LINK_RAW])?;
@@ -199,13 +207,34 @@ impl Recorder {
                 record(writer, &receive)
             })
             .map_err(Error::Thread)?;
-        Ok((Self(thread), send))
+        Ok(Some((Self(thread), send)))
     }
 
     /// Waits until all is written.
     pub(super) fn finish(self) -> Result<(), Error> {
         self.0.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
+}
+
+/// Makes the file. A pipe that nobody reads yet is waited for, but not beyond `stop`: who were in open(2) would not see it,
+/// since a signal that only sets a word has that begun again.
+fn create(path: &Path, stop: &AtomicBool) -> std::io::Result<Option<File>> {
+    if !std::fs::metadata(path).is_ok_and(|there| there.file_type().is_fifo()) {
+        return File::create(path).map(Some);
+    }
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    while !stop.load(Ordering::Relaxed) {
+        match rustix::fs::open(path, flags | OFlags::NONBLOCK, Mode::empty()) {
+            Ok(file) => {
+                // Who reads slowly is waited for, by the thread that writes.
+                rustix::fs::fcntl_setfl(&file, flags & !OFlags::CLOEXEC)?;
+                return Ok(Some(file.into()));
+            }
+            Err(rustix::io::Errno::NXIO) => std::thread::sleep(LOOK),
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(None)
 }
 
 /// Writes what comes. Who reads the file meanwhile sees what came a moment ago, and if we are killed it is there.
@@ -283,6 +312,26 @@ mod tests {
             shard.push(Arrival::new(FRAGMENTS[buffer], buffer), 0, &mut output);
         }
         output.counts
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_is_waited_for_until_it_is_to_stop() {
+        let path = std::env::temp_dir().join(format!("shunt-pipe-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RWXU).unwrap();
+        let end = || Alarm(Arc::new(AtomicBool::new(false)));
+        let stopped = Recorder::start(&path, end(), &AtomicBool::new(true)).unwrap();
+        assert!(stopped.is_none());
+        let read = std::thread::spawn({
+            let path = path.clone();
+            move || std::fs::read(path).unwrap()
+        });
+        let (recorder, queue) =
+            Recorder::start(&path, end(), &AtomicBool::new(false)).unwrap().unwrap();
+        drop(queue);
+        recorder.finish().unwrap();
+        assert!(read.join().unwrap().starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]), "pcapng");
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]
