@@ -1,8 +1,6 @@
 //! Event loops of more connections than a set looks at when they are quiet: who is busy needs no doorbell, however many there
 //! are.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::mem::offset_of;
 use std::process::Stdio;
