@@ -36,15 +36,16 @@ fn sound(share: &ShareConfig) {
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
     let mut config = Config::default();
-    if let Ok(section) = file::parse(Path::new("/etc/shunt/config.toml"), text) {
-        for written in &section.written {
-            set(&mut config, written.setting, &written.text);
-        }
-        for share in &section.shares {
-            sound(share);
-            assert!(share.path.is_absolute(), "it means the same wherever the server is started");
-        }
+    let section = file::parse(Path::new("/etc/shunt/config.toml"), text);
+    for written in &section.written {
+        set(&mut config, written.setting, &written.text);
     }
+    // What is wrong is told beside what is right, which is as sound as if nothing were.
+    for (share, _) in &section.shares {
+        sound(share);
+        assert!(share.path.is_absolute(), "it means the same wherever the server is started");
+    }
+    assert!(section.wrong.iter().all(|wrong| !wrong.error.to_string().is_empty()));
     for line in text.lines() {
         if let Ok(share) = ShareConfig::parse(line) {
             sound(&share);
