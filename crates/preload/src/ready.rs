@@ -89,9 +89,13 @@ const KICK: u64 = TAG | 0x7fff_ffff_ffff;
 
 /// Attached connections that a warm set looks at; of more than these, those that have been quiet go cold.
 const WARM_MAX: usize = 512;
-/// Quiet is who was not reported in so many looks: they cost about as much as one doorbell, the call that rings it and
-/// those that hear it and take it out.
-const QUIET_LOOKS: u32 = 1024;
+/// Quiet is who was not reported in so many looks at all of them, where there are not many more: the looks at one cost about
+/// as much as a doorbell, the call that rings it and those that hear it and take it out.
+const QUIET_LOOKS: usize = 1024;
+/// In as many looks as see so many connections, where there are more: those do not fit into a cache any more.
+const QUIET_SEEN: usize = 1 << 20;
+/// Of more than so many nobody waits for the next one by looking at all of them again: each look takes as long as a sleep.
+const SPUN_MAX: usize = 2048;
 /// Who does not sleep lets go of some each so many looks.
 const COOL_LOOKS: u32 = 16;
 /// The kernel is asked at least this often about descriptors that are not ours, nanoseconds, and up to
@@ -147,6 +151,8 @@ pub(crate) struct Set {
     plain: AtomicBool,
     /// It has had more of them than [`WARM_MAX`], so that some may be the kernel's to wake.
     many: AtomicBool,
+    /// Some of them are. Only the kernel knows what they have.
+    rung: AtomicBool,
     /// When the kernel was asked last, nanoseconds.
     asked: AtomicU64,
     /// Waits since, or since the clock was looked at.
@@ -242,6 +248,7 @@ impl Set {
             others: AtomicU32::new(0),
             plain: AtomicBool::new(false),
             many: AtomicBool::new(false),
+            rung: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             unasked: AtomicU32::new(0),
             dull: AtomicU32::new(0),
@@ -683,7 +690,7 @@ impl Set {
 
     /// Spins while that pays; `true`: something is there (perhaps in `out` already).
     fn spin(&'static self, w: &'static World, out: &mut Out<'_>, left: Option<u64>) -> bool {
-        if self.is_cold() || self.is_left_to_the_kernel(w) {
+        if self.is_cold() || self.is_left_to_the_kernel(w) || self.is_large() {
             return false;
         }
         let max =

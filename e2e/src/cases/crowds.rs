@@ -71,6 +71,39 @@ pub fn many_armed_anew(s: &mut Stage) {
     }
 }
 
+/// A connection that is waited for until there is room in it, in a loop that never sleeps since all others have something;
+/// which sleeps by the time there is room.
+pub fn room_beside_what_is_always_ready(s: &mut Stage) {
+    calls::raise_descriptor_limit().expect("a limit");
+    let all: Vec<Conn> = (0..MANY).map(|_| s.warm_pair(4)).collect();
+    let ep = calls::epoll_create().expect("a set");
+    for (i, c) in all.iter().enumerate() {
+        let events = if i == 0 { EPOLLIN | EPOLLOUT } else { EPOLLIN };
+        calls::epoll_ctl(ep, EPOLL_CTL_ADD, c.a, events, i as u64).expect("added");
+    }
+    let x = all[0];
+    calls::set_nonblocking(x.a, true).expect("a flag");
+    for c in &all[1..] {
+        s.b_send(*c, "x");
+    }
+    // A piece for each event: no call tells that there is no room.
+    let of_x = |events: &[(u32, u64)]| events.iter().any(|(_, data)| *data == 0);
+    let mut waits = 0;
+    while waits < 3000 {
+        waits += 1;
+        if of_x(&calls::epoll_wait(ep, MANY, -1).expect("events")) {
+            calls::send(x.a, &[7; 4096], 0).expect("room, as was told");
+            waits = 0;
+        }
+    }
+    for c in &all[1..] {
+        assert!(calls::recv(c.a, 1, 0).is_ok());
+    }
+    s.tell(&format!("drain {}", x.b));
+    say!("room", of_x(&calls::epoll_wait(ep, MANY, 10_000).expect("events")));
+    s.answer();
+}
+
 /// A connection that always has something, and one that is plain TCP: turns until its bytes are told.
 pub fn plain_beside_what_is_always_ready(s: &mut Stage) {
     let (always, plain) = (s.pair_nb(), s.pair_nb());

@@ -96,7 +96,8 @@ macro_rules! oracle_cases {
                 poll_without_rdhup epoll_one_event_each many_small_wakeups
             }
             crowds {
-                many_armed_anew plain_beside_what_is_always_ready one_event_at_a_time set_passed_on
+                many_armed_anew
+                room_beside_what_is_always_ready plain_beside_what_is_always_ready one_event_at_a_time set_passed_on
             }
             seams {
                 looks_over_the_switch demoted_with_unread_on_both_sides demoted_one_after_the_other

@@ -20,8 +20,9 @@ impl Set {
         }
         // Others than ours first, and not more than half of the room, so that neither starves.
         // Connections are scanned once: none is reported twice in one answer.
-        let strangers =
-            self.others.load(Ordering::Relaxed) > 0 || self.plain.load(Ordering::Relaxed);
+        let strangers = self.others.load(Ordering::Relaxed) > 0
+            || self.plain.load(Ordering::Relaxed)
+            || self.rung.load(Ordering::Relaxed);
         let others = strangers
             || self.asks_by_itself()
             || self.mixed.load(Ordering::Relaxed) && self.mixed.swap(false, Ordering::Relaxed);

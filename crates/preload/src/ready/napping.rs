@@ -67,6 +67,7 @@ impl Set {
     fn is_told_by_memory(&self, number: u32) -> bool {
         let Some(members) = self.members.lock() else { return false };
         members.asleep == 0
+            && members.warm.len() <= SPUN_MAX
             && members.offered.is_empty()
             && members.strangers.is_empty()
             && members.all_wake(number)

@@ -51,7 +51,9 @@ pub(super) fn take(w: &World, epfd: c_int) -> Option<&'static Set> {
         return None;
     }
     let how = [&set.cold, &set.looked_at, &set.shown, &set.mixed, &set.crowded];
-    for flag in how.into_iter().chain([&set.passed_over, &set.passed, &set.plain, &set.many]) {
+    for flag in
+        how.into_iter().chain([&set.passed_over, &set.passed, &set.plain, &set.many, &set.rung])
+    {
         flag.store(false, Ordering::Relaxed);
     }
     set.last.store(0, Ordering::Relaxed);

@@ -110,8 +110,10 @@ pub(super) struct Members {
     pub(super) strangers: Vec<Stranger>,
     /// Where the next look begins.
     pub(super) next: usize,
-    /// Looks at all of them so far; it wraps.
+    /// Looks at all of them so far; it wraps. And how many of them the next one has looked at: one that finds much ends
+    /// before it has seen all.
     looks: u32,
+    looked_at: usize,
     /// Where those that have been quiet are sought next.
     cooled: usize,
 }
@@ -140,6 +142,7 @@ impl Members {
     pub(super) fn recount(&self, set: &Set) {
         // SeqCst: see `Set::wait`.
         set.count.store(self.warm.len() + self.asleep + self.offered.len(), Ordering::SeqCst);
+        set.rung.store(self.asleep > 0, Ordering::Relaxed);
         if self.warm.len() > WARM_MAX {
             set.many.store(true, Ordering::Relaxed);
         }
@@ -255,6 +258,23 @@ impl Members {
         }
     }
 
+    /// So many more were looked at. Whether all have been, once more.
+    fn looked(&mut self, seen: usize) -> bool {
+        self.looked_at += seen;
+        let has_ended = self.looked_at >= self.warm.len();
+        if has_ended {
+            self.looked_at = 0;
+            self.looks = self.looks.wrapping_add(1);
+        }
+        has_ended
+    }
+
+    /// How many looks make who was not reported in them quiet.
+    fn quiet_looks(&self) -> u32 {
+        let fitting = QUIET_SEEN / self.warm.len().max(1);
+        u32::try_from(fitting.min(QUIET_LOOKS)).unwrap_or(u32::MAX)
+    }
+
     fn take(&mut self, at: usize) {
         self.warm.swap_remove(at);
         if let Some(moved) = self.warm.get(at) {
@@ -360,6 +380,11 @@ impl Set {
         self.beside.is_brief(w, last) || self.beside.is_so(w, last) && self.only_offers()
     }
 
+    /// Whether more are looked at than a wait looks at again and again.
+    pub(super) fn is_large(&self) -> bool {
+        self.members.lock().is_some_and(|m| m.warm.len() > SPUN_MAX)
+    }
+
     /// Whether no connection is attached yet.
     fn only_offers(&self) -> bool {
         self.members.lock().is_some_and(|m| m.warm.is_empty() && m.asleep == 0)
@@ -403,9 +428,9 @@ impl Set {
         if n == 0 || out.is_full() || self.forked.load(Ordering::Relaxed) {
             return;
         }
-        members.looks = members.looks.wrapping_add(1);
         let looks = members.looks;
         let start = members.next % n;
+        let mut seen = n;
         let (mut last, mut asked) = (None, None);
         for step in 0..n {
             let mut at = start + step;
@@ -414,6 +439,7 @@ impl Set {
             }
             if out.is_full() {
                 members.next = at;
+                seen = step;
                 break;
             }
             let member = &mut members.warm[at];
@@ -482,6 +508,7 @@ impl Set {
             member.used = looks;
             out.push(what.events, r.data.load(Ordering::Relaxed));
         }
+        let has_ended = members.looked(seen);
         if let Some(conn) = last {
             self.last.store(std::ptr::from_ref(conn) as u64, Ordering::Relaxed);
             if out.is_full() {
@@ -490,7 +517,7 @@ impl Set {
         }
         drop(members);
         // Who always finds something never sleeps, and would look at all of them for ever.
-        if n > WARM_MAX && looks.is_multiple_of(COOL_LOOKS) && !self.is_cold() {
+        if has_ended && n > WARM_MAX && looks.is_multiple_of(COOL_LOOKS) && !self.is_cold() {
             self.cool_down(w);
         }
         // Who asks rings for nobody who is awake, and may have nobody else to do it.
@@ -598,7 +625,7 @@ impl Set {
     /// would have to be rung for.
     pub(super) fn cool_down(&'static self, w: &'static World) {
         let Some(mut members) = self.members.lock() else { return };
-        let (all, looks) = (members.warm.len(), members.looks);
+        let (all, looks, quiet) = (members.warm.len(), members.looks, members.quiet_looks());
         let mut left = all.saturating_sub(WARM_MAX);
         // A part of them each time: nobody is held up, and one sleep among many says little.
         let mut tries = if left > 0 { 64 + all / 64 } else { 0 };
@@ -607,7 +634,7 @@ impl Set {
             tries -= 1;
             at = if at < members.warm.len() { at } else { 0 };
             let member = &members.warm[at];
-            if looks.wrapping_sub(member.used) < QUIET_LOOKS {
+            if looks.wrapping_sub(member.used) < quiet {
                 at += 1;
                 continue;
             }
@@ -616,11 +643,17 @@ impl Set {
                 at += 1;
                 continue;
             };
-            let wants_room = conn.sets[which].events.load(Ordering::Relaxed) & (OUT | WRNORM) != 0;
-            if wants_room && conn.is_mixed(e.mine, e.peer) && !conn.writable(w, e.mine, e.peer) {
-                // The kernel may not wake it: see `Conn::is_heard`.
-                at += 1;
-                continue;
+            let r = &conn.sets[which];
+            let wants_room = r.events.load(Ordering::Relaxed) & (OUT | WRNORM) != 0;
+            if wants_room && !conn.writable(w, e.mine, e.peer) {
+                if conn.is_mixed(e.mine, e.peer) {
+                    // The kernel may not wake it: see `Conn::is_heard`.
+                    at += 1;
+                    continue;
+                }
+                // Whoever sleeps asks for it, but of those that are looked at. Room that comes just now is seen below.
+                r.flags.fetch_or(reg::ROOM, Ordering::Relaxed);
+                let _ = conn.wait_for_room(e.mine, e.peer);
             }
             conn.arm_cold(w, e.mine);
             if due(w, conn, &conn.sets[which]).events != 0 {
@@ -635,5 +668,6 @@ impl Set {
             at += 1;
         }
         members.cooled = at;
+        self.rung.store(members.asleep > 0, Ordering::Relaxed);
     }
 }
