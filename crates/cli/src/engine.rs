@@ -259,7 +259,9 @@ fn serve(options: &EngineOptions) -> anyhow::Result<()> {
     }
     let dir = local::board::directory(config.dir.as_deref());
     local::board::sweep(config.dir.as_deref());
-    let host = Host::start(config).map_err(|error| match error {
+    // When it has drained: as if somebody had told it to end, which nobody need do any more.
+    let end = || drop(signal_hook::low_level::raise(SIGTERM));
+    let host = Host::start(config, end).map_err(|error| match error {
         // Which directory, for whoever has several.
         host::Error::Board(error) => anyhow!("{dir}: {error}"),
         error => error.into(),
@@ -279,8 +281,6 @@ fn serve(options: &EngineOptions) -> anyhow::Result<()> {
     writeln!(out, "ready: {} vector{s}, RoCEv2 {from}; Ctrl-C ends", stat.vectors.len())?;
     out.flush()?;
     service::is_ready();
-    // As if somebody had told it to end, which nobody need do any more.
-    host.when_drained(|| drop(signal_hook::low_level::raise(SIGTERM)));
     for signal in signals.forever() {
         if signal != SIGHUP {
             break;

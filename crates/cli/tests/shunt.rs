@@ -693,6 +693,56 @@ fn a_hang_up_has_an_engine_read_its_settings_again() {
     assert!(engine.wait().expect("its end").success());
 }
 
+/// Who asks it to end does not know that it is still starting.
+#[test]
+fn an_engine_that_is_to_drain_while_it_starts_ends() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::process::Stdio;
+    use std::time::{Duration, Instant};
+    let place = Place::new();
+    let mut path = None;
+    // Asked as soon as it can be, which is not always before it has started.
+    for round in 0..6 {
+        let mut engine = place.command(SHUNT);
+        let engine = engine.args(["engine", "--cgroup", "none", "--vectors", "1"]);
+        let engine = engine.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut engine = engine.expect("shunt");
+        let mut stream = loop {
+            if path.is_none() {
+                let all = std::fs::read_dir(place.board()).into_iter().flatten().flatten();
+                let mut all = all.map(|entry| entry.path());
+                path = all.find(|path| path.to_string_lossy().ends_with("-control"));
+            }
+            if let Some(stream) = path.as_ref().and_then(|path| UnixStream::connect(path).ok()) {
+                break stream;
+            }
+            if engine.try_wait().expect("a child").is_some() {
+                let mut said = String::new();
+                let _ = engine.stderr.take().expect("a pipe").read_to_string(&mut said);
+                println!("skipped: no engine here: {said:?}");
+                return;
+            }
+        };
+        stream.write_all(b"{\"drain\":true}\n").expect("asked");
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).expect("answered");
+        assert_eq!(line, "{\"ok\":{}}\n");
+        drop(stream);
+        let begun = Instant::now();
+        let ended = loop {
+            match engine.try_wait().expect("a child") {
+                None if begun.elapsed() < Duration::from_secs(60) => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                ended => break ended,
+            }
+        };
+        let _ = engine.kill();
+        assert!(ended.is_some_and(|ended| ended.success()), "{round}: {ended:?}");
+    }
+}
+
 #[test]
 fn a_server_for_a_cpu_that_is_not_there_says_so() {
     let place = Place::new();

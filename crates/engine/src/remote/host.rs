@@ -4,8 +4,8 @@
 use std::io;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -97,12 +97,14 @@ pub fn control_path(dir: Option<&str>) -> Result<PathBuf, sys::map::MapError> {
 }
 
 impl Host {
-    /// Opens the door, and starts what is behind it.
+    /// Opens the door, and starts what is behind it. Has `end` called once there is nothing left to do, after somebody has
+    /// asked for no new connections to be taken ([`Request::Drain`](super::control::Request::Drain)), which may be before
+    /// this returns.
     ///
     /// # Errors
     ///
     /// See [`Error`]. Nothing is left running.
-    pub fn start(config: Config) -> Result<Self, Error> {
+    pub fn start(config: Config, end: impl Fn() + Send + Sync + 'static) -> Result<Self, Error> {
         let dir = config.dir.clone();
         if config.users != Users::Own && sys::call::geteuid() != 0 {
             return Err(Error::NotRoot);
@@ -141,12 +143,22 @@ impl Host {
             asked.open().any(|guests| !guests.drains() && of(&guests.world.board))
         };
         let mut engine = Engine::start(config, sleeper, notice, listens)?;
-        engine.answer_at(&control_path(dir.as_deref())?)?;
         let listed = Arc::clone(&boards);
         engine.list_users(move || listed.stat());
+        let (inbox, wishes) = (Arc::new(Inbox::new()?), Arc::new(Inbox::new()?));
+        let drain = Arc::new(Drain::new(end));
+        let told = (Arc::clone(&drain), Arc::clone(&boards));
+        let doors = (Arc::clone(&inbox), Arc::clone(&wishes));
+        // Who asks is answered from the moment that there is a socket to ask at: what is heard before the doors open is the
+        // first that those at them hear.
+        engine.tell_drained(move |on| {
+            doors.0.put(Word::Drain(on));
+            doors.1.put(Wish::Drain(on));
+            Drain::turn(&told.0, on, &told.1);
+        });
+        engine.answer_at(&control_path(dir.as_deref())?)?;
         let engine = Arc::new(engine);
         let (side, door_netns) = (door.side(), board::netns_of(door.fd()));
-        let inbox = Arc::new(Inbox::new()?);
         let reception = Reception::new(
             Arc::clone(&boards),
             own,
@@ -159,16 +171,8 @@ impl Host {
         let option = announce(group, name, door_netns)?;
         let promise = Promise { option: option.as_ref().map(|_| name.number()), meets };
         world.board.serve(promise.option, meets, side).map_err(Error::Full)?;
-        let (door, steward) = ((inbox, None), (Arc::new(Inbox::new()?), None));
+        let (door, steward) = ((inbox, None), (wishes, None));
         // What goes wrong from here on takes all of it back.
-        let drain = Arc::new(Drain::default());
-        let told = (Arc::clone(&drain), Arc::clone(&boards));
-        let doors = (Arc::clone(&door.0), Arc::clone(&steward.0));
-        engine.tell_drained(move |on| {
-            doors.0.put(Word::Drain(on));
-            doors.1.put(Wish::Drain(on));
-            Drain::turn(&told.0, on, &told.1);
-        });
         let mut host = Self { boards, engine, door, steward, option, drain };
         let thread = std::thread::Builder::new().name("shunt-door".into());
         // Our own user's board is one until we end.
@@ -199,12 +203,6 @@ impl Host {
     /// Why it does not do that, in words.
     pub fn answer(&self, request: super::control::Request) -> Result<serde_json::Value, String> {
         self.engine.answer(request)
-    }
-
-    /// Has `end` called once there is nothing left to do, after somebody has asked for no new connections to be taken
-    /// ([`Request::Drain`](super::control::Request::Drain)). Only the first one counts.
-    pub fn when_drained(&self, end: impl Fn() + Send + Sync + 'static) {
-        let _ = self.drain.end.set(Box::new(end));
     }
 
     /// Lets nobody in any more, parts from all peers and ends.
@@ -239,11 +237,10 @@ const EADDRINUSE: i32 = 98;
 const DRAIN_LOOK: Duration = Duration::from_millis(50);
 
 /// Whether an engine is to end when the last connection is gone, and what is done then.
-#[derive(Default)]
 struct Drain {
     /// Counts how often that has changed: who waits for the end does so for one of these alone.
     turns: AtomicUsize,
-    end: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    end: Box<dyn Fn() + Send + Sync>,
 }
 
 impl std::fmt::Debug for Drain {
@@ -253,6 +250,10 @@ impl std::fmt::Debug for Drain {
 }
 
 impl Drain {
+    fn new(end: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { turns: AtomicUsize::new(0), end: Box::new(end) }
+    }
+
     /// To be called after those at the doors were told.
     fn turn(drain: &Arc<Self>, on: bool, boards: &Arc<Boards>) {
         let turn = drain.turns.fetch_add(1, Ordering::AcqRel) + 1;
@@ -268,11 +269,8 @@ impl Drain {
             }
             // Who takes it back is too late from here on.
             let (done, fail) = (Ordering::AcqRel, Ordering::Relaxed);
-            if is_ours
-                && drain.turns.compare_exchange(turn, turn + 1, done, fail).is_ok()
-                && let Some(end) = drain.end.get()
-            {
-                end();
+            if is_ours && drain.turns.compare_exchange(turn, turn + 1, done, fail).is_ok() {
+                (drain.end)();
             }
         };
         // Without one it goes on until it is told to end.
@@ -423,8 +421,8 @@ mod tests {
         let boards = Arc::new(Boards::new());
         let guests = boards.add(Guests::new(world, None)).unwrap();
         let connection = Counted::new(&guests);
-        let (drain, (say, said)) = (Arc::new(Drain::default()), mpsc::channel());
-        let _ = drain.end.set(Box::new(move || say.send(()).unwrap()));
+        let (say, said) = mpsc::channel();
+        let drain = Arc::new(Drain::new(move || say.send(()).unwrap()));
         let has_not_ended = |why: &str| {
             let ended = said.recv_timeout(4 * DRAIN_LOOK);
             assert_eq!(ended, Err(mpsc::RecvTimeoutError::Timeout), "{why}");
