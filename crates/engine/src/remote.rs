@@ -26,6 +26,7 @@ pub mod control;
 mod declining;
 mod device;
 mod devices;
+mod drain;
 mod exchange;
 mod group;
 pub mod guest;
@@ -275,7 +276,7 @@ struct Shared {
 }
 
 /// Hears that no new connections are to be taken, or again.
-struct Drained(Box<dyn Fn(bool) + Send + Sync>);
+struct Drained(Box<dyn Fn(bool) -> Result<(), String> + Send + Sync>);
 
 impl std::fmt::Debug for Drained {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -424,8 +425,12 @@ impl Engine {
         let _ = self.shared.users.set(ListUsers(Box::new(users)));
     }
 
-    /// From now on tells `drained` when no new connections are to be taken, and when they are again. Only the first one counts.
-    pub fn tell_drained(&self, drained: impl Fn(bool) + Send + Sync + 'static) {
+    /// From now on tells `drained` when no new connections are to be taken, and when they are again, which it may refuse in
+    /// words. Only the first one counts.
+    pub fn tell_drained(
+        &self,
+        drained: impl Fn(bool) -> Result<(), String> + Send + Sync + 'static,
+    ) {
         let _ = self.shared.drained.set(Drained(Box::new(drained)));
     }
 
@@ -675,11 +680,10 @@ impl Answers for Arc<Shared> {
         Shared::stat(self)
     }
 
-    fn drain(&self, on: bool) {
+    fn drain(&self, on: bool) -> Result<(), String> {
+        self.drained.get().map_or(Ok(()), |Drained(tell)| tell(on))?;
         self.drains.store(on, Ordering::Relaxed);
-        if let Some(Drained(tell)) = self.drained.get() {
-            tell(on);
-        }
+        Ok(())
     }
 }
 

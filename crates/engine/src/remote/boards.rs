@@ -4,6 +4,7 @@
 //! the doors there is one engine. The list only grows: what was learned of a board by a vector stays right.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -22,6 +23,9 @@ pub(super) const BOARDS_MAX: usize = 512;
 /// What a user's buffers leave behind for the next ones, bytes.
 pub(super) const SPARE_BYTES: usize = 4 << 20;
 
+/// Which time it is that an engine is to end when its last connection is gone: see [`Drain`](super::drain::Drain).
+pub(super) type Turn = NonZeroUsize;
+
 /// One board.
 #[derive(Debug)]
 pub(super) struct Guests {
@@ -36,8 +40,9 @@ pub(super) struct Guests {
     /// Memory for rings, handed out or not, as its thread has it.
     bytes: AtomicUsize,
     is_open: AtomicBool,
-    /// Its thread lets no connection in any more, and has some of which it is telling the peers no.
-    drains: AtomicBool,
+    /// The turn for which its thread lets no connection in any more, 0 where it does; and it has some of which it is telling
+    /// the peers no.
+    drains: AtomicUsize,
     declining: AtomicUsize,
 }
 
@@ -51,7 +56,7 @@ impl Guests {
             visitors: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             is_open: AtomicBool::new(true),
-            drains: AtomicBool::new(false),
+            drains: AtomicUsize::new(0),
             declining: AtomicUsize::new(0),
         }
     }
@@ -81,13 +86,13 @@ impl Guests {
 
     pub(super) fn drains(&self) -> bool {
         // Acquire: what its thread has let in before. Pairs with `note_drains`.
-        self.drains.load(Ordering::Acquire)
+        self.drains.load(Ordering::Acquire) != 0
     }
 
-    /// By its thread.
-    pub(super) fn note_drains(&self, on: bool) {
-        self.world.board.drains(on);
-        self.drains.store(on, Ordering::Release);
+    /// By its thread. `None`: it lets connections in again.
+    pub(super) fn note_drains(&self, turn: Option<Turn>) {
+        self.world.board.drains(turn.is_some());
+        self.drains.store(turn.map_or(0, Turn::get), Ordering::Release);
     }
 
     pub(super) fn note_declining(&self, count: usize) {
@@ -205,12 +210,14 @@ impl Boards {
         self.all().filter(|guests| guests.is_open())
     }
 
-    /// Whether nobody lets connections in any more, and there are none.
-    pub(super) fn are_drained(&self) -> bool {
+    /// Whether nobody lets connections in any more, for this turn, and there are none.
+    pub(super) fn are_drained(&self, turn: Turn) -> bool {
         let is_idle = |guests: &Guests| {
             guests.connections() == 0 && guests.declining.load(Ordering::Relaxed) == 0
         };
-        self.open().all(|guests| guests.drains()) && self.all().all(|guests| is_idle(guests))
+        // Acquire: as in `Guests::drains`.
+        let is_shut = |guests: &Guests| guests.drains.load(Ordering::Acquire) == turn.get();
+        self.open().all(|guests| is_shut(guests)) && self.all().all(|guests| is_idle(guests))
     }
 
     /// Why a user is not served. `true`: that is news.

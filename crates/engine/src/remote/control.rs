@@ -37,8 +37,8 @@ pub(super) trait Answers: Send + Sync + 'static {
     fn configure(&self, config: Config);
     /// What has been done.
     fn stat(&self) -> Stat;
-    /// Take no new connections, or again.
-    fn drain(&self, on: bool);
+    /// Take no new connections, or again; or why not, in words.
+    fn drain(&self, on: bool) -> Result<(), String>;
 }
 
 /// Answers at `path`, where nobody may.
@@ -69,7 +69,7 @@ pub(super) fn respond(
             serde_json::to_value(all.collect::<BTreeMap<_, _>>()).map_err(|e| e.to_string())
         }
         Request::Drain(on) => {
-            answers.drain(on);
+            answers.drain(on)?;
             Ok(serde_json::json!({}))
         }
         Request::Stat {} => serde_json::to_value(answers.stat()).map_err(|e| e.to_string()),
@@ -127,8 +127,9 @@ mod tests {
         fn stat(&self) -> Stat {
             Stat { pid: 7, ..Stat::default() }
         }
-        fn drain(&self, on: bool) {
+        fn drain(&self, on: bool) -> Result<(), String> {
             self.0.lock().unwrap().spare_short = on;
+            Ok(())
         }
     }
 

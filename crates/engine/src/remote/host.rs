@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use sys::cgroup::Hierarchy;
 
 use super::boards::{Asleep, Boards, Counted, Guests};
 use super::config::Config;
+use super::drain::Drain;
 use super::guest::{Broken, Program, Relay, Sleeper, Stamp};
 use super::inbox::Inbox;
 use super::option::{self, TcpOption};
@@ -146,16 +146,16 @@ impl Host {
         let listed = Arc::clone(&boards);
         engine.list_users(move || listed.stat());
         let (inbox, wishes) = (Arc::new(Inbox::new()?), Arc::new(Inbox::new()?));
-        let drain = Arc::new(Drain::new(end));
-        let told = (Arc::clone(&drain), Arc::clone(&boards));
         let doors = (Arc::clone(&inbox), Arc::clone(&wishes));
+        let tell = move |turn| {
+            doors.0.put(Word::Drain(turn));
+            doors.1.put(Wish::Drain(turn));
+        };
+        let drain = Arc::new(Drain::new(Arc::clone(&boards), tell, end));
         // Who asks is answered from the moment that there is a socket to ask at: what is heard before the doors open is the
         // first that those at them hear.
-        engine.tell_drained(move |on| {
-            doors.0.put(Word::Drain(on));
-            doors.1.put(Wish::Drain(on));
-            Drain::turn(&told.0, on, &told.1);
-        });
+        let told = Arc::clone(&drain);
+        engine.tell_drained(move |on| told.turn(on));
         engine.answer_at(&control_path(dir.as_deref())?)?;
         let engine = Arc::new(engine);
         let (side, door_netns) = (door.side(), board::netns_of(door.fd()));
@@ -214,7 +214,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         // Nobody waits for the last connection any more.
-        self.drain.turns.fetch_add(1, Ordering::AcqRel);
+        self.drain.forget();
         // Nothing is promised any more, and then nobody is there to keep it.
         self.option = None;
         self.boards.open().for_each(|guests| guests.shut());
@@ -232,51 +232,6 @@ impl Drop for Host {
 }
 
 const EADDRINUSE: i32 = 98;
-
-/// How often it is looked whether connections are left.
-const DRAIN_LOOK: Duration = Duration::from_millis(50);
-
-/// Whether an engine is to end when the last connection is gone, and what is done then.
-struct Drain {
-    /// Counts how often that has changed: who waits for the end does so for one of these alone.
-    turns: AtomicUsize,
-    end: Box<dyn Fn() + Send + Sync>,
-}
-
-impl std::fmt::Debug for Drain {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Drain").field("turns", &self.turns).finish_non_exhaustive()
-    }
-}
-
-impl Drain {
-    fn new(end: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { turns: AtomicUsize::new(0), end: Box::new(end) }
-    }
-
-    /// To be called after those at the doors were told.
-    fn turn(drain: &Arc<Self>, on: bool, boards: &Arc<Boards>) {
-        let turn = drain.turns.fetch_add(1, Ordering::AcqRel) + 1;
-        if !on {
-            return;
-        }
-        let (drain, boards) = (Arc::clone(drain), Arc::clone(boards));
-        let wait = move || {
-            let mut is_ours = drain.turns.load(Ordering::Acquire) == turn;
-            while is_ours && !boards.are_drained() {
-                std::thread::sleep(DRAIN_LOOK);
-                is_ours = drain.turns.load(Ordering::Acquire) == turn;
-            }
-            // Who takes it back is too late from here on.
-            let (done, fail) = (Ordering::AcqRel, Ordering::Relaxed);
-            if is_ours && drain.turns.compare_exchange(turn, turn + 1, done, fail).is_ok() {
-                (drain.end)();
-            }
-        };
-        // Without one it goes on until it is told to end.
-        let _ = std::thread::Builder::new().name("shunt-drain".into()).spawn(wait);
-    }
-}
 
 /// Has the TCP option written for sockets of guests that ask.
 fn announce(
@@ -402,49 +357,4 @@ pub fn look_closely(dir: Option<&str>) -> io::Result<Stat> {
 
 fn asked_at(dir: Option<&str>) -> io::Result<PathBuf> {
     control_path(dir).map_err(|e| io::Error::new(io::ErrorKind::NotFound, e.to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-
-    use super::*;
-
-    #[test]
-    fn what_drains_ends_when_nobody_is_left_unless_it_is_taken_back() {
-        let place = tempfile::tempdir().unwrap();
-        // Made for its user alone.
-        let dir = place.path().join("board").to_str().unwrap().to_owned();
-        let limits = Limits { dir: Some(dir), ..Limits::default() };
-        let world: &'static World =
-            Box::leak(Box::new(World::join(limits, "test".into(), 600).unwrap()));
-        let boards = Arc::new(Boards::new());
-        let guests = boards.add(Guests::new(world, None)).unwrap();
-        let connection = Counted::new(&guests);
-        let (say, said) = mpsc::channel();
-        let drain = Arc::new(Drain::new(move || say.send(()).unwrap()));
-        let has_not_ended = |why: &str| {
-            let ended = said.recv_timeout(4 * DRAIN_LOOK);
-            assert_eq!(ended, Err(mpsc::RecvTimeoutError::Timeout), "{why}");
-        };
-        assert!(!world.board.engine_drains() && !boards.are_drained());
-        Drain::turn(&drain, true, &boards);
-        drop(connection);
-        has_not_ended("the door is open");
-        let connection = Counted::new(&guests);
-        guests.note_drains(true);
-        assert!(world.board.engine_drains() && !boards.are_drained());
-        has_not_ended("a connection is left");
-        Drain::turn(&drain, false, &boards);
-        guests.note_drains(false);
-        drop(connection);
-        guests.note_drains(true);
-        has_not_ended("it was taken back");
-        guests.note_declining(1);
-        Drain::turn(&drain, true, &boards);
-        has_not_ended("a peer is to be told");
-        guests.note_declining(0);
-        said.recv().unwrap();
-        assert!(said.try_recv().is_err(), "once");
-    }
 }

@@ -18,7 +18,7 @@ use local::{Reason, board};
 use sys::call::{self, Failure};
 use sys::event::{Events, Interest, Poller};
 
-use super::boards::{Boards, Counted, Guests, SPARE_BYTES};
+use super::boards::{Boards, Counted, Guests, SPARE_BYTES, Turn};
 use super::declining::{DECLINED, Declined, Declines};
 use super::guest::Role;
 use super::host::Ours;
@@ -51,7 +51,7 @@ pub(super) enum Word {
     /// To let somebody in who has come by the other way, and has shown to be a guest.
     LetIn(Visitor),
     /// To take no connections in any more, or to do so again.
-    Drain(bool),
+    Drain(Option<Turn>),
 }
 
 struct NoMore(Arc<Inbox<()>>);
@@ -207,7 +207,7 @@ impl Reception {
         for word in self.inbox.take() {
             match word {
                 Word::Stop => return true,
-                Word::Drain(on) => self.guests.note_drains(on),
+                Word::Drain(turn) => self.guests.note_drains(turn),
                 Word::LetIn(visitor) => {
                     if let Some(number) = self.enter(visitor) {
                         self.attend(number);

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use sys::call::{self, Failure};
 use sys::event::{Events, Interest, Poller};
 
 use super::Engine;
-use super::boards::{Boards, Guests};
+use super::boards::{Boards, Guests, Turn};
 use super::host::FIRST_FD;
 use super::inbox::Inbox;
 use super::reception::{Reception, Word};
@@ -45,7 +44,7 @@ pub(super) struct Promise {
 pub(super) enum Wish {
     Stop,
     /// All are to take no connections in any more, those that come later as well; or to do so again.
-    Drain(bool),
+    Drain(Option<Turn>),
     /// A user's thread has ended; it has served a board, or it has not.
     Ended(u32, bool),
 }
@@ -57,14 +56,19 @@ struct Shared {
     engine: Arc<Engine>,
     promise: Promise,
     wishes: Arc<Inbox<Wish>>,
+    doors: Mutex<Doors>,
+}
+
+#[derive(Debug, Default)]
+struct Doors {
     /// How each of them is told to end.
-    doors: Mutex<HashMap<u32, Arc<Inbox<Word>>>>,
-    /// What they have been told, for those that come. Changed, and looked at, while `doors` is held.
-    drains: AtomicBool,
+    all: HashMap<u32, Arc<Inbox<Word>>>,
+    /// What they have been told, for those that come.
+    drains: Option<Turn>,
 }
 
 impl Shared {
-    fn doors(&self) -> MutexGuard<'_, HashMap<u32, Arc<Inbox<Word>>>> {
+    fn doors(&self) -> MutexGuard<'_, Doors> {
         self.doors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -136,10 +140,10 @@ impl Shared {
                     world.board.learn_destinations(&own.world.board);
                 }
                 let mut doors = self.doors();
-                if self.drains.load(Ordering::Relaxed) {
-                    inbox.put(Word::Drain(true));
+                if doors.drains.is_some() {
+                    inbox.put(Word::Drain(doors.drains));
                 }
-                doors.insert(user.uid, inbox);
+                doors.all.insert(user.uid, inbox);
                 Ok(reception)
             }
             Err(why) => {
@@ -171,8 +175,8 @@ impl Steward {
         if let Some(news) = finder.news() {
             poller.add(news, Interest::READ, NEWS)?;
         }
-        let (doors, drains) = (Mutex::default(), AtomicBool::new(false));
-        let shared = Arc::new(Shared { boards, engine, promise, wishes, doors, drains });
+        let doors = Mutex::default();
+        let shared = Arc::new(Shared { boards, engine, promise, wishes, doors });
         Ok(Self { finder, shared, poller })
     }
 
@@ -193,10 +197,10 @@ impl Steward {
             for wish in self.shared.wishes.take() {
                 match wish {
                     Wish::Stop => return self.end(),
-                    Wish::Drain(on) => {
-                        let doors = self.shared.doors();
-                        self.shared.drains.store(on, Ordering::Relaxed);
-                        doors.values().for_each(|door| door.put(Word::Drain(on)));
+                    Wish::Drain(turn) => {
+                        let mut doors = self.shared.doors();
+                        doors.drains = turn;
+                        doors.all.values().for_each(|door| door.put(Word::Drain(turn)));
                     }
                     Wish::Ended(uid, had) => self.finder.ended(uid, had, call::now_ns()),
                 }
@@ -209,7 +213,7 @@ impl Steward {
         let work = move || {
             let had = shared.serve(&user);
             let wishes = Arc::clone(&shared.wishes);
-            shared.doors().remove(&uid);
+            shared.doors().all.remove(&uid);
             // And with it what it holds of the engine.
             drop(shared);
             wishes.put(Wish::Ended(uid, had));
@@ -223,9 +227,9 @@ impl Steward {
 
     /// Has all of them end. Who is held up by its user is not waited for long.
     fn end(self) {
-        self.shared.doors().values().for_each(|door| door.put(Word::Stop));
+        self.shared.doors().all.values().for_each(|door| door.put(Word::Stop));
         let until = Instant::now() + PARTING;
-        while !self.shared.doors().is_empty() && Instant::now() < until {
+        while !self.shared.doors().all.is_empty() && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
     }
