@@ -90,7 +90,7 @@ Examples:
   sudo systemctl enable --now shunt-engine@$USER    for your own programs, with three capabilities and no more
   shunt engine status                            vectors, link groups, settings
   shunt engine set autocork=0 testlink_time=5
-  sudo shunt engine drain --wait && sudo systemctl start shunt-engine    an upgrade that resets no connection
+  sudo shunt engine drain --wait && sudo systemctl start shunt-engine    an upgrade that resets nothing it carries
 
 On each host: shunt engine, then shunt run -- PROGRAM as the same user, or as one of --users.
 A SIZE is a number of bytes or ends in K, M or G.";

@@ -43,7 +43,9 @@ enum Action {
         long_about = "Have the engine take no new connections, and end, with exit status 0, when the last of those that it \
             carries is gone.\n\n\
             New connections of programs are plain TCP from then on; peers who were promised SMC by a listener here are told no. \
-            `shunt engine status` says how many are left. An upgrade that resets no connection is: shunt engine drain --wait, \
+            `shunt engine status` says how many are left. When none is, listeners promise SMC no more, and it ends a second \
+            later: a new connection that was promised SMC by then and that its server has not accepted is lost, as is one that \
+            is on its way in that moment. An upgrade that resets nothing else is: shunt engine drain --wait, \
             and then to start the new one (systemctl start shunt-engine). Connections that last for days keep it for so long: \
             give --wait a limit, and end it then as ever."
     )]

@@ -773,9 +773,16 @@ impl Board {
     #[inline]
     #[must_use]
     pub fn engine_option(&self) -> Option<i32> {
+        self.last_engine_option().filter(|_| self.has_engine())
+    }
+
+    /// The same of an engine that may have gone since, for sockets that were promised something in its name.
+    #[inline]
+    #[must_use]
+    pub fn last_engine_option(&self) -> Option<i32> {
         let word = self.map.header().engine_option.load(Ordering::Relaxed);
         let name = (word & !ENGINE_MEETS).cast_signed();
-        (name > 0 && self.has_engine()).then_some(name)
+        (name > 0).then_some(name)
     }
 
     /// Whether the engine finds out by itself which connections lead to guests of another one: those to

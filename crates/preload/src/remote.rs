@@ -361,9 +361,10 @@ pub(crate) fn resolve(w: &'static World, conn: &'static Conn, fd: c_int) -> bool
     conn.phase() != Phase::Tcp
 }
 
-/// What is known of the peer.
+/// What is known of the peer. Also where the engine has just gone: one that was promised SMC is nobody's then, and what it
+/// says is not for the program.
 fn answer(w: &World, fd: c_int) -> Option<i32> {
-    call::getsockopt(fd, LEVEL, w.board.engine_option()?).ok()
+    call::getsockopt(fd, LEVEL, w.board.last_engine_option()?).ok()
 }
 
 /// The stand-in takes the place of the connection to the other host. `promised`: the peer was told in the TCP

@@ -44,6 +44,8 @@ pub(super) struct Guests {
     /// the peers no.
     drains: AtomicUsize,
     declining: AtomicUsize,
+    /// How often somebody has come to it, or said something there.
+    came: AtomicUsize,
 }
 
 impl Guests {
@@ -58,6 +60,7 @@ impl Guests {
             is_open: AtomicBool::new(true),
             drains: AtomicUsize::new(0),
             declining: AtomicUsize::new(0),
+            came: AtomicUsize::new(0),
         }
     }
 
@@ -97,6 +100,11 @@ impl Guests {
 
     pub(super) fn note_declining(&self, count: usize) {
         self.declining.store(count, Ordering::Relaxed);
+    }
+
+    /// By its thread: somebody has come, or has said something.
+    pub(super) fn note_came(&self) {
+        self.came.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The user whose board it is.
@@ -218,6 +226,15 @@ impl Boards {
         // Acquire: as in `Guests::drains`.
         let is_shut = |guests: &Guests| guests.drains.load(Ordering::Acquire) == turn.get();
         self.open().all(|guests| is_shut(guests)) && self.all().all(|guests| is_idle(guests))
+    }
+
+    /// Changes as long as somebody comes to a door, or is told no there: the second of these.
+    pub(super) fn bustle(&self) -> (usize, bool) {
+        let came = |sum: usize, guests: &Arc<Guests>| {
+            sum.wrapping_add(guests.came.load(Ordering::Relaxed))
+        };
+        let is_declining = |guests: &Arc<Guests>| guests.declining.load(Ordering::Relaxed) > 0;
+        (self.all().fold(0, came), self.all().any(is_declining))
     }
 
     /// Why a user is not served. `true`: that is news.

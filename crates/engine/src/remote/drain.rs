@@ -2,12 +2,19 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::boards::{Boards, Turn};
 
 /// How often it is looked whether connections are left.
 const LOOK: Duration = Duration::from_millis(50);
+/// When nothing is promised to peers any more, those who have come before, and wait for their program to accept them, have
+/// so long at least, and until nobody was heard of for a while, which is more than a client is waited for
+/// (`declining::PATIENCE_NS`).
+const LINGER: Duration = Duration::from_secs(1);
+const QUIET: Duration = Duration::from_millis(600);
+/// Guests that go on to knock keep nobody from his end.
+const LINGER_MAX: Duration = Duration::from_secs(30);
 
 /// Whether an engine is to end when the last connection is gone, and what is done then.
 pub(super) struct Drain {
@@ -15,6 +22,8 @@ pub(super) struct Drain {
     boards: Arc<Boards>,
     /// Tells those at the doors.
     tell: Box<dyn Fn(Option<Turn>) + Send + Sync>,
+    /// Has peers promised nothing more. Whether they were promised anything before.
+    hush: Box<dyn Fn() -> bool + Send + Sync>,
     end: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -44,10 +53,12 @@ impl Drain {
     pub(super) fn new(
         boards: Arc<Boards>,
         tell: impl Fn(Option<Turn>) + Send + Sync + 'static,
+        hush: impl Fn() -> bool + Send + Sync + 'static,
         end: impl Fn() + Send + Sync + 'static,
     ) -> Self {
         let state = Mutex::new(State { turn: Turn::MIN, stage: Stage::Open });
-        Self { state, boards, tell: Box::new(tell), end: Box::new(end) }
+        let (tell, hush, end) = (Box::new(tell), Box::new(hush), Box::new(end));
+        Self { state, boards, tell, hush, end }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -101,7 +112,31 @@ impl Drain {
             drop(state);
             std::thread::sleep(LOOK);
         }
-        (self.end)();
+        // Listeners have promised SMC until now, and whose program accepts one of those connections comes to us.
+        if !(self.hush)() || self.lingers(turn) {
+            (self.end)();
+        }
+    }
+
+    /// Until those have come that were promised something. `false`: it is ending already.
+    fn lingers(&self, turn: Turn) -> bool {
+        let begun = Instant::now();
+        let mut last = (begun, self.boards.bustle());
+        loop {
+            std::thread::sleep(LOOK);
+            if self.state().turn != turn {
+                return false;
+            }
+            let (now, bustle) = (Instant::now(), self.boards.bustle());
+            let (_, is_declining) = bustle;
+            if is_declining || bustle != last.1 {
+                last = (now, bustle);
+            }
+            let is_quiet = now - last.0 >= QUIET;
+            if now - begun >= if is_quiet { LINGER } else { LINGER_MAX } {
+                return true;
+            }
+        }
     }
 }
 
@@ -129,7 +164,14 @@ mod tests {
         let (say, said) = mpsc::channel();
         let (tell, told) = mpsc::channel();
         let tell = move |turn| tell.send(turn).unwrap();
-        let drain = Drain::new(Arc::clone(&boards), tell, move || say.send(()).unwrap());
+        let (hushes, hushed) = mpsc::channel();
+        let of_hush = Arc::clone(&guests);
+        let hush = move || {
+            of_hush.note_declining(1);
+            hushes.send(()).unwrap();
+            true
+        };
+        let drain = Drain::new(Arc::clone(&boards), tell, hush, move || say.send(()).unwrap());
         let drain = Arc::new(drain);
         let has_not_ended = |why: &str| {
             let ended = said.recv_timeout(4 * LOOK);
@@ -152,6 +194,11 @@ mod tests {
         guests.note_declining(1);
         guests.note_drains(told.recv().unwrap());
         has_not_ended("a peer is to be told");
+        assert!(hushed.try_recv().is_err());
+        guests.note_declining(0);
+        hushed.recv().unwrap();
+        let ended = said.recv_timeout(LINGER + QUIET + 4 * LOOK);
+        assert_eq!(ended, Err(RecvTimeoutError::Timeout), "one who was promised SMC is told no");
         guests.note_declining(0);
         said.recv().unwrap();
         let late = drain.turn(false).unwrap_err();

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ pub struct Host {
     /// The threads at our own door, and for other users, and how they are told to end.
     door: (Arc<Inbox<Word>>, Option<JoinHandle<()>>),
     steward: (Arc<Inbox<Wish>>, Option<JoinHandle<()>>),
-    option: Option<TcpOption>,
+    option: Arc<Mutex<Option<TcpOption>>>,
     drain: Arc<Drain>,
 }
 
@@ -151,7 +151,10 @@ impl Host {
             doors.0.put(Word::Drain(turn));
             doors.1.put(Wish::Drain(turn));
         };
-        let drain = Arc::new(Drain::new(Arc::clone(&boards), tell, end));
+        let option = Arc::new(Mutex::<Option<TcpOption>>::default());
+        let hushed = Arc::clone(&option);
+        let hush = move || held(&hushed).as_mut().map(TcpOption::promise_no_more).is_some();
+        let drain = Arc::new(Drain::new(Arc::clone(&boards), tell, hush, end));
         // Who asks is answered from the moment that there is a socket to ask at: what is heard before the doors open is the
         // first that those at them hear.
         let told = Arc::clone(&drain);
@@ -168,8 +171,8 @@ impl Host {
         )?;
         // From now on listeners of guests that were here before promise SMC, and guests knock: the one right behind the
         // other, because who is promised something by a listener that does not know whom to ask is reset.
-        let option = announce(group, name, door_netns)?;
-        let promise = Promise { option: option.as_ref().map(|_| name.number()), meets };
+        *held(&option) = announce(group, name, door_netns)?;
+        let promise = Promise { option: held(&option).as_ref().map(|_| name.number()), meets };
         world.board.serve(promise.option, meets, side).map_err(Error::Full)?;
         let (door, steward) = ((inbox, None), (wishes, None));
         // What goes wrong from here on takes all of it back.
@@ -215,8 +218,11 @@ impl Drop for Host {
     fn drop(&mut self) {
         // Nobody waits for the last connection any more.
         self.drain.forget();
-        // Nothing is promised any more, and then nobody is there to keep it.
-        self.option = None;
+        // Nothing is promised any more, and then nobody is there to keep it. Guests see what was promised until all is over:
+        // then they know better than to take what the peer says for what it says to their program.
+        if let Some(option) = held(&self.option).as_mut() {
+            option.promise_no_more();
+        }
         self.boards.open().for_each(|guests| guests.shut());
         self.door.0.put(Word::Stop);
         self.steward.0.put(Wish::Stop);
@@ -232,6 +238,10 @@ impl Drop for Host {
 }
 
 const EADDRINUSE: i32 = 98;
+
+fn held(option: &Mutex<Option<TcpOption>>) -> MutexGuard<'_, Option<TcpOption>> {
+    option.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Has the TCP option written for sockets of guests that ask.
 fn announce(

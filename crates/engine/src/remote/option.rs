@@ -175,7 +175,10 @@ const ENOTSUPP: i32 = 524;
 pub struct TcpOption {
     ports: NumberMap,
     _sockets: SocketStorage,
-    _links: [GroupLink; 3],
+    /// Writes the option, and hears it.
+    operations: Option<GroupLink>,
+    /// By which sockets ask for it, and are told what the peer said.
+    _options: [GroupLink; 2],
 }
 
 impl TcpOption {
@@ -199,12 +202,18 @@ impl TcpOption {
             done => done,
         };
         // Who can ask is heard: the options come last.
-        let links = [
-            operations?,
+        let operations = Some(operations?);
+        let options = [
             link(Hook::GetOption, &program::answer(maps, name))?,
             link(Hook::SetOption, &program::ask(maps, name))?,
         ];
-        Ok(Self { ports, _sockets: sockets, _links: links })
+        Ok(Self { ports, _sockets: sockets, operations, _options: options })
+    }
+
+    /// From now on nobody's peer is told anything. What was promised is [answered](answer) for still, except where the
+    /// handshake was not over.
+    pub fn promise_no_more(&mut self) {
+        self.operations = None;
     }
 
     /// From now on this holds for sockets that begin to connect or listen on the port.

@@ -235,6 +235,7 @@ impl Reception {
     }
 
     fn enter(&mut self, visitor: Visitor) -> Option<u64> {
+        self.guests.note_came();
         let number = self.next_visitor;
         if self.visitors.len() >= VISITORS_MAX
             || self.has_its_share()
@@ -357,6 +358,7 @@ impl Reception {
 
     /// A guest hands over a connection.
     fn welcome(&mut self, number: u64, hello: &Hello, tcp: OwnedFd) {
+        self.guests.note_came();
         let taken = self.take_in(hello, &tcp);
         let Some(visitor) = self.visitors.get(&number) else { return };
         match taken {
