@@ -387,9 +387,8 @@ fn drain(wait: Option<Duration>, on: bool, place: &Place) -> anyhow::Result<()> 
     ask(place, &Request::Drain(on))?;
     let Some(most) = wait else { return Ok(()) };
     let begun = Instant::now();
-    // Of one that has ended there is none, also while whoever has started it does not look.
-    let words = format!("/proc/{}/cmdline", first["pid"]);
-    let is_gone = || std::fs::read(&words).map_or(true, |words| words.is_empty());
+    let state = format!("/proc/{}/stat", first["pid"]);
+    let is_gone = || std::fs::read(&state).map_or(true, |stat| has_ended(&stat));
     let mut left = number(&first, "guest_connections");
     loop {
         match ask(place, &Request::Stat {}) {
@@ -410,6 +409,14 @@ fn drain(wait: Option<Duration>, on: bool, place: &Place) -> anyhow::Result<()> 
         }
         std::thread::sleep(LOOK);
     }
+}
+
+/// Whether a process has ended, by its `/proc/PID/stat`; it is there until whoever has started it looks.
+fn has_ended(stat: &[u8]) -> bool {
+    // Its name, in brackets, may have brackets in it.
+    let name_end = stat.iter().rposition(|byte| *byte == b')');
+    let state = name_end.and_then(|at| stat.get(at + 2));
+    matches!(state, Some(b'Z' | b'X'))
 }
 
 fn status(json: bool, place: &Place) -> anyhow::Result<()> {
@@ -777,6 +784,17 @@ mod tests {
         assert_eq!(setup_waits(&serde_json::json!({"vectors": [{}]})), "", "there were none");
         let unanswered = of(wait(0, [0, 0, 0, 50]));
         assert_eq!(setup_waits(&serde_json::json!({"vectors": [unanswered]})), "");
+    }
+
+    #[test]
+    fn who_has_ended_is_told_by_the_state() {
+        let running = b"7 (a) Z (b) S 1 7 7 0 -1 4194560 ";
+        assert!(!has_ended(running), "that is its name");
+        assert!(has_ended(b"7 (shunt) Z 1 7 7 0 -1 4194560 "));
+        assert!(has_ended(b"7 (shunt) X 1 7 7 0 -1 4194560 "));
+        // Its memory has gone, and all else has not yet.
+        let own = std::fs::read("/proc/self/stat").unwrap();
+        assert!(!has_ended(&own));
     }
 
     #[test]
