@@ -854,7 +854,11 @@ impl Board {
     pub fn serve_no_more(&self) {
         if let Some(slot) = self.slot() {
             let engine = &self.map.header().engine;
-            let _ = engine.compare_exchange(slot + 1, 0, Ordering::Relaxed, Ordering::Relaxed);
+            let relaxed = Ordering::Relaxed;
+            if engine.compare_exchange(slot + 1, 0, relaxed, relaxed).is_ok() {
+                // An engine that comes after us may not know the word, and leave it as it is.
+                self.drains(false);
+            }
         }
     }
 

@@ -61,6 +61,22 @@ fn pairs<const N: usize>(order: u32) -> [Pair; N] {
     pairs
 }
 
+#[test]
+fn an_engine_that_has_gone_takes_what_it_said_with_it() {
+    let dir = board_dir();
+    let (engine, guest) = (world(&dir), world(&dir));
+    let door = Door::open(Some(dir.to_str().unwrap())).unwrap();
+    engine.board.serve(Some(7), false, door.side()).unwrap();
+    engine.board.drains(true);
+    assert!(guest.board.engine_drains());
+    engine.board.serve_no_more();
+    // One of an earlier build that is next here leaves words alone that it does not know.
+    assert!(!guest.board.has_engine() && !guest.board.engine_drains());
+    // What is promised in its name is for nobody else.
+    assert_eq!((guest.board.engine_option(), guest.board.last_engine_option()), (None, Some(7)));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
 /// The guest makes a connection and hands it over.
 fn meet(
     engine: &'static World,
