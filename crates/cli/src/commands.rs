@@ -507,7 +507,7 @@ struct TopArguments {
 #[derive(Args, Debug)]
 struct SwitchArguments {
     /// All users who have a directory in /dev/shm/shunt-…, and the directories that they share; for root
-    #[arg(long, conflicts_with = "dir")]
+    #[arg(long, conflicts_with_all = ["dir", "config"])]
     everyone: bool,
     #[command(flatten)]
     place: Place,
@@ -690,6 +690,16 @@ mod tests {
         assert_eq!(run_arguments(&["--", "prog", "--", "a"]).unwrap(), ["prog", "--", "a"]);
         assert!(run_arguments(&["--lug", "info", "prog"]).is_err(), "a typing error is no program");
         assert!(run_arguments(&[]).is_err());
+    }
+
+    #[test]
+    fn all_directories_are_not_that_of_a_file() {
+        for (more, is_fine) in
+            [(&[][..], true), (&["--dir", "/x"], false), (&["--config", "/x"], false)]
+        {
+            let words = [&["shunt", "off", "--everyone"][..], more].concat();
+            assert_eq!(Cli::try_parse_from(words).is_ok(), is_fine, "{more:?}");
+        }
     }
 
     #[test]

@@ -55,11 +55,10 @@ enum Action {
             long,
             value_name = "SECONDS",
             num_args = 0..=1,
-            default_missing_value = "0",
             value_parser = patience,
             conflicts_with = "undo"
         )]
-        wait: Option<Duration>,
+        wait: Option<Option<Duration>>,
         /// Take new connections again
         #[arg(long)]
         undo: bool,
@@ -375,13 +374,14 @@ fn set(settings: &[String], place: &Place) -> anyhow::Result<()> {
     ask(place, &Request::Set(changes)).map(drop)
 }
 
-/// How long to wait; 0: as long as it takes.
+/// How long to wait.
 fn patience(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|s: &f64| (0.0..=1e9).contains(s));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "seconds, 0 to 1000000000".into())
 }
 
-fn drain(wait: Option<Duration>, on: bool, place: &Place) -> anyhow::Result<()> {
+/// `wait`: until it has ended, for so long at most if that is said.
+fn drain(wait: Option<Option<Duration>>, on: bool, place: &Place) -> anyhow::Result<()> {
     const LOOK: Duration = Duration::from_millis(100);
     let first = ask(place, &Request::Stat {})?;
     ask(place, &Request::Drain(on))?;
@@ -400,7 +400,9 @@ fn drain(wait: Option<Duration>, on: bool, place: &Place) -> anyhow::Result<()> 
             Err(_) if is_gone() => return Ok(()),
             Err(_) => {}
         }
-        if !most.is_zero() && begun.elapsed() > most {
+        if let Some(most) = most
+            && begun.elapsed() > most
+        {
             bail!(
                 "{left} connections are left after {} s; it goes on to wait for them, until it is told to end, or to take \
                  new ones again (--undo)",
@@ -784,6 +786,23 @@ mod tests {
         assert_eq!(setup_waits(&serde_json::json!({"vectors": [{}]})), "", "there were none");
         let unanswered = of(wait(0, [0, 0, 0, 50]));
         assert_eq!(setup_waits(&serde_json::json!({"vectors": [unanswered]})), "");
+    }
+
+    #[test]
+    fn no_patience_is_not_patience_without_end() {
+        let wait = |word: &str| {
+            let words = ["shunt", "engine", "drain", word];
+            let matches = crate::commands::Cli::command().try_get_matches_from(words).unwrap();
+            let mut last = &matches;
+            while let Some((_, next)) = last.subcommand() {
+                last = next;
+            }
+            let said = last.get_one::<Duration>("wait").copied();
+            (last.contains_id("wait"), said)
+        };
+        assert_eq!(wait("--wait=0"), (true, Some(Duration::ZERO)));
+        assert_eq!(wait("--wait=1.5"), (true, Some(Duration::from_millis(1500))));
+        assert_eq!(wait("--wait"), (true, None));
     }
 
     #[test]

@@ -96,6 +96,18 @@ const ENGINE_EXIT: &[(&str, &str)] = &[
     ("1", "it cannot start, or none runs, or it refuses a setting: standard error says why"),
     ("2", "wrong usage"),
 ];
+const DRAIN_EXIT: &[(&str, &str)] = &[
+    (
+        "0",
+        "the engine takes no new connections, or has ended (--wait), or takes them again (--undo)",
+    ),
+    (
+        "1",
+        "none runs, or it is too late for --undo; with --wait, connections are left after SECONDS, or somebody has it take \
+         connections again: standard error says what",
+    ),
+    ("2", "wrong usage"),
+];
 const SERVE_EXIT: &[(&str, &str)] = &[
     ("0", "the server ran until it was told to end; or what was asked for was done"),
     ("1", "it cannot start, or none runs, or it refuses: standard error says why"),
@@ -438,6 +450,7 @@ fn more_sections(roff: &mut Roff, name: &str) {
         "shunt-engine" => (Some(commands::EXAMPLES_ENGINE), ENGINE_EXIT),
         "shunt-serve" => (Some(commands::EXAMPLES_SERVE), SERVE_EXIT),
         "shunt-defrag" => (Some(commands::EXAMPLES_DEFRAG), DEFRAG_EXIT),
+        "shunt-engine-drain" => (None, DRAIN_EXIT),
         name if name.starts_with("shunt-engine-") => (None, ENGINE_EXIT),
         name if name.starts_with("shunt-serve-user") => (None, USER_EXIT),
         name if name.starts_with("shunt-serve-") => (None, SERVE_EXIT),
