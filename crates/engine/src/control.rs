@@ -4,9 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -29,10 +31,20 @@ enum Answer {
     Error(String),
 }
 
+/// What the thread that answers is at.
+#[derive(Debug)]
+enum Talk {
+    None,
+    With(UnixStream),
+    /// Nobody is talked to any more.
+    Over,
+}
+
 /// The thread that answers.
 #[derive(Debug)]
 pub(crate) struct Control {
     path: PathBuf,
+    talk: Arc<Mutex<Talk>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -50,20 +62,38 @@ impl Control {
         remove(path)?;
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))?;
+        let talk = Arc::new(Mutex::new(Talk::None));
+        let turns = Arc::clone(&talk);
+        // `false`: it is over.
+        let turn_to = move |to: Talk| {
+            let mut talk = held(&turns);
+            let goes_on = !matches!(*talk, Talk::Over);
+            if goes_on {
+                *talk = to;
+            }
+            goes_on
+        };
         let thread = std::thread::Builder::new().name("shunt-control".into()).spawn(move || {
             for stream in listener.incoming() {
-                match stream.and_then(|stream| converse(stream, &answer)) {
-                    Ok(true) | Err(_) => {}
-                    Ok(false) => return,
+                let Ok((stream, copy)) = stream.and_then(|s| Ok((s.try_clone()?, s))) else {
+                    continue;
+                };
+                if !turn_to(Talk::With(copy)) || matches!(converse(stream, &answer), Ok(false)) {
+                    return;
                 }
+                turn_to(Talk::None);
             }
         })?;
-        Ok(Self { path: path.to_owned(), thread: Some(thread) })
+        Ok(Self { path: path.to_owned(), talk, thread: Some(thread) })
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
+        // Who keeps a connection open, or goes on to ask, does not keep us.
+        if let Talk::With(stream) = std::mem::replace(&mut *held(&self.talk), Talk::Over) {
+            let _ = stream.shutdown(Shutdown::Read);
+        }
         // An empty line is how the thread is told to end, and nothing that people would send.
         let told = UnixStream::connect(&self.path).and_then(|mut s| s.write_all(END));
         if let (Ok(()), Some(thread)) = (told, self.thread.take()) {
@@ -71,6 +101,10 @@ impl Drop for Control {
         }
         let _ = remove(&self.path);
     }
+}
+
+fn held(talk: &Mutex<Talk>) -> MutexGuard<'_, Talk> {
+    talk.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Removes a socket, and nothing that was meant to stay.
@@ -182,6 +216,30 @@ fn converse_within(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_goes_on_to_ask_does_not_keep_it_from_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control");
+        let control = Control::start(&path, |_| Ok(Value::from("heard"))).unwrap();
+        let mut stream = UnixStream::connect(&path).unwrap();
+        let mut answers = BufReader::new(stream.try_clone().unwrap());
+        let (ends, ended) = std::sync::mpsc::channel();
+        let mut ask = || {
+            let mut line = String::new();
+            stream.write_all(b"?\n").and_then(|()| answers.read_line(&mut line)).unwrap_or(0)
+        };
+        assert!(ask() > 0);
+        std::thread::spawn(move || {
+            drop(control);
+            ends.send(()).unwrap();
+        });
+        // Well within the time for which it waits for the next word.
+        while ask() > 0 {
+            std::thread::sleep(PATIENCE / 20);
+        }
+        ended.recv().unwrap();
+    }
 
     #[test]
     fn only_a_socket_is_put_out_of_the_way() {
