@@ -22,8 +22,8 @@ use signal_hook::iterator::Signals;
 use crate::{say, service};
 
 pub(crate) use file::SERVE;
-use options::ServeOptions;
 pub(crate) use options::share_options;
+use options::{ServeOptions, When};
 use place::Place;
 use users::UserArguments;
 
@@ -138,7 +138,7 @@ fn run(options: &ServeOptions) -> anyhow::Result<()> {
     // Before there are threads, so that all of them leave these signals to us. Of SIGPIPE nobody wants to hear,
     // and it must not end us: splice(2) to a client that has gone sends it.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGPIPE])?;
-    let config = options.load()?;
+    let config = options.load(When::Starting)?;
     let (path, begun) = (config.control.clone(), options.of_file()?);
     let pin = config.pin.clone();
     let serving = Serving::start_with(config, inherited).map_err(|e| name_absent(&pin, e))?;
@@ -221,7 +221,7 @@ fn reload(
     options: &ServeOptions,
     begun: &BTreeMap<&'static str, String>,
 ) -> anyhow::Result<String> {
-    let config = options.load()?;
+    let config = options.load(When::Reloading)?;
     let now = options.of_file()?;
     let Reloaded { shares_new, shares_gone, sessions_ended } =
         serving.reload(&config.shares, &config.users)?;

@@ -308,6 +308,28 @@ fn sessions_of_users_who_are_taken_out_end() {
     assert!(!place.path("files/mine").exists(), "one who is out still writes");
 }
 
+/// Nobody is left for the only share, and then nobody at all.
+#[test]
+fn who_is_taken_out_is_out_whoever_is_left() {
+    need!("smbclient");
+    let place = Place::new("last");
+    let (users, control) = (place.word("users"), place.word("control"));
+    for name in ["ann", "bob"] {
+        place.done(&["serve", "user", "add", name, "--users", &users], "first\n");
+    }
+    fs::write(place.path("config.toml"), "").unwrap();
+    let share = format!("a={},users=ann", place.word("files"));
+    let common = ["serve", "--listen", "127.0.0.1:0", "--users", &users, "--control", &control];
+    let server = Server::start(place.shunt(&[&common[..], &["--share", &share]].concat()));
+    assert!(server.client("ann%first", "a", "ls").0);
+    for name in ["ann", "bob"] {
+        place.done(&["serve", "user", "disable", name, "--users", &users], "");
+        place.done(&["serve", "reload", "--control", &control], "");
+        let (_, said) = server.client(&format!("{name}%first"), "a", "ls");
+        contains(&said, &["ACCOUNT_DISABLED"]);
+    }
+}
+
 #[test]
 fn what_cannot_serve_says_what_to_do() {
     let place = Place::new("cannot");

@@ -4,6 +4,7 @@ use engine::serve::config::{Config, ShareConfig};
 use engine::serve::try_keytab;
 
 use super::file::{self, Section};
+use super::options::Folder;
 use super::{host_name, options};
 use crate::config::{SettingOptions, Source, Written, Wrong};
 
@@ -83,7 +84,11 @@ fn files(config: &mut Config, section: &Section, told: &mut Vec<String>) -> Vec<
     let mut wrong = Vec::new();
     for (share, source) in &section.shares {
         match options::absolute(&mut share.clone(), config.unix_users) {
-            Ok(words) => told.extend(words),
+            Ok(Folder::Good) => {}
+            Ok(Folder::Doubtful(words)) => told.push(words),
+            Ok(Folder::Closed(words) | Folder::Hidden(words)) => {
+                wrong.push(Wrong::at(source, words));
+            }
             Err(bad) => wrong.push(at(Some(source), bad)),
         }
     }

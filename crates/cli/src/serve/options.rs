@@ -20,6 +20,27 @@ use crate::say;
 /// The value of a setting that is on or off.
 const SWITCH: &str = "on|off";
 
+/// What settings are read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// A server that is to start: one that nobody could use had better not.
+    Starting,
+    /// One that runs: whoever is taken out must not stay because nobody would be left, or a folder has been closed.
+    Reloading,
+}
+
+/// What there is to say of the folder of a share.
+pub(super) enum Folder {
+    /// Nothing.
+    Good,
+    /// What need not be wrong.
+    Doubtful(String),
+    /// Nothing in it can be reached.
+    Closed(String),
+    /// Nor can it: one above it is closed.
+    Hidden(String),
+}
+
 /// What was given on the command line.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServeOptions {
@@ -144,7 +165,7 @@ impl ServeOptions {
     /// # Errors
     ///
     /// What is wrong, who wrote it and what would be right.
-    pub(super) fn load(&self) -> anyhow::Result<Config> {
+    pub(super) fn load(&self, when: When) -> anyhow::Result<Config> {
         let section = file::read(&self.place())?.strictly()?;
         let mut config = Config { name: host_name(), ..Config::default() };
         let mut control_said = false;
@@ -157,8 +178,8 @@ impl ServeOptions {
             config.set(setting.name, text).map_err(|bad| anyhow!("--{option}: {bad}"))?;
             control_said |= setting.name == "control";
         }
-        config.shares = self.shares(&section, config.unix_users)?;
-        config.users = self.read_users(&section, &mut config)?;
+        config.shares = self.shares(&section, config.unix_users, when)?;
+        config.users = self.read_users(&section, &mut config, when)?;
         config.test_codes = self.torture;
         if !control_said {
             let port = config.listen.first().map_or(0, |address| address.port());
@@ -178,7 +199,12 @@ impl ServeOptions {
         Ok(written.map(|written| (written.setting, written.text)).collect())
     }
 
-    fn shares(&self, section: &Section, unix_users: bool) -> anyhow::Result<Vec<ShareConfig>> {
+    fn shares(
+        &self,
+        section: &Section,
+        unix_users: bool,
+        when: When,
+    ) -> anyhow::Result<Vec<ShareConfig>> {
         // Options are shares beside those of the file, and stand for those of the same name.
         let mut given = Vec::new();
         for text in &self.shares {
@@ -196,23 +222,46 @@ impl ServeOptions {
         if all.is_empty() {
             bail!("nothing to share: name a folder, or say --share NAME=PATH");
         }
-        for share in &mut all {
-            if let Some(words) = absolute(share, unix_users)? {
-                say::line(format_args!("shunt serve: {words}"));
+        let (mut kept, mut closed) = (Vec::new(), Vec::new());
+        for mut share in all {
+            match absolute(&mut share, unix_users)? {
+                Folder::Good => {}
+                Folder::Doubtful(words) => say::line(format_args!("shunt serve: {words}")),
+                Folder::Closed(words) => closed.push(words),
+                Folder::Hidden(words) => {
+                    closed.push(format!("{words}; it is left out"));
+                    continue;
+                }
             }
+            kept.push(share);
         }
-        Ok(all)
+        if when == When::Starting && !closed.is_empty() {
+            bail!(closed.join("; "));
+        }
+        for words in closed {
+            say::line(format_args!("shunt serve: {words}"));
+        }
+        Ok(kept)
     }
 
     /// The users as a file has them, with those that are written out added.
-    fn read_users(&self, section: &Section, config: &mut Config) -> anyhow::Result<String> {
+    fn read_users(
+        &self,
+        section: &Section,
+        config: &mut Config,
+        when: When,
+    ) -> anyhow::Result<String> {
         let mut all = users_of(config)?;
         let written = section.users.iter().map(|(text, source)| (text, source.to_string()));
         let given = self.users.iter().map(|text| (text, "--user".to_owned()));
         for (text, who) in written.chain(given) {
             add(&mut all, text).with_context(|| who.clone())?;
         }
-        for words in reach(&all, config)? {
+        let told = match reach(&all, config) {
+            Err(nobody) if when == When::Reloading => vec![nobody.to_string()],
+            told => told?,
+        };
+        for words in told {
             say::line(format_args!("shunt serve: {words}"));
         }
         Ok(all.to_text().to_string())
@@ -275,14 +324,20 @@ fn taken_for_an_option(path: &std::path::Path) -> Option<&str> {
     std::path::Path::new(folder).is_dir().then_some(option)
 }
 
-/// Says early, in words, what is wrong with a share's folder; what need not be wrong is the answer. `unix_users`: it is for
-/// the users of sessions, and not for ours.
-pub(super) fn absolute(
-    share: &mut ShareConfig,
-    unix_users: bool,
-) -> anyhow::Result<Option<String>> {
+/// Says early, in words, what is wrong with a share's folder; what may be right one day is the answer. `unix_users`: it is
+/// for the users of sessions, and not for ours.
+pub(super) fn absolute(share: &mut ShareConfig, unix_users: bool) -> anyhow::Result<Folder> {
     let words = |what: &str| format!("share {}: {}: {what}", share.name, share.path.display());
-    let whole = share.path.canonicalize().map_err(|e| match e.kind() {
+    let resolved = share.path.canonicalize();
+    if let Err(e) = &resolved
+        && e.kind() == std::io::ErrorKind::PermissionDenied
+    {
+        // Which of those above it.
+        let named = std::path::absolute(&share.path).unwrap_or_else(|_| share.path.clone());
+        let closed = try_folder(&named).err().map(|closed| closed.to_string());
+        return Ok(Folder::Hidden(words(&closed.unwrap_or_else(|| e.to_string()))));
+    }
+    let whole = resolved.map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => match taken_for_an_option(&share.path) {
             Some(option) => {
                 let names: Vec<&str> = SHARE_OPTIONS.iter().map(|option| option.name).collect();
@@ -294,23 +349,17 @@ pub(super) fn absolute(
             }
             None => anyhow!(words("there is no such folder")),
         },
-        // Which of those above it.
-        std::io::ErrorKind::PermissionDenied => {
-            let named = std::path::absolute(&share.path).unwrap_or_else(|_| share.path.clone());
-            let closed = try_folder(&named).err().map(|closed| closed.to_string());
-            anyhow!(words(&closed.unwrap_or_else(|| e.to_string())))
-        }
         _ => anyhow!(words(&e.to_string())),
     })?;
     if !whole.is_dir() {
         bail!(words("it is no folder, and only folders can be shared"));
     }
     let told = match try_folder(&whole) {
-        Ok(()) => None,
-        Err(_) if unix_users => None,
-        Err(closed) if closed.lack == Lack::Enter => bail!(words(&closed.to_string())),
+        Ok(()) => Folder::Good,
+        Err(_) if unix_users => Folder::Good,
+        Err(closed) if closed.lack == Lack::Enter => Folder::Closed(words(&closed.to_string())),
         // What clients leave there they may not be meant to see.
-        Err(closed) => Some(words(&closed.to_string())),
+        Err(closed) => Folder::Doubtful(words(&closed.to_string())),
     };
     share.path = whole;
     Ok(told)
@@ -342,7 +391,7 @@ mod tests {
     fn load(text: &str, arguments: &[&str]) -> anyhow::Result<Config> {
         let (_dir, path) = desk(text);
         let all: Vec<&str> = ["--config", &path].iter().chain(arguments).copied().collect();
-        options(&all).load()
+        options(&all).load(When::Starting)
     }
 
     const FILE: &str = "\
@@ -381,8 +430,9 @@ mod tests {
         let text = crate::config::tests::packaged(&[]);
         let somebody = ["--user", "ann:secret"];
         let as_told = load(&text.replace("/srv/work", "DIR/files"), &somebody).unwrap();
-        let mut usual =
-            options(&["--config", "/dev/null", "--user", "ann:secret", "/"]).load().unwrap();
+        let mut usual = options(&["--config", "/dev/null", "--user", "ann:secret", "/"])
+            .load(When::Starting)
+            .unwrap();
         assert_eq!(as_told.shares.len(), 1);
         assert!(as_told.metrics.is_some(), "an example");
         usual.shares.clone_from(&as_told.shares);
@@ -395,7 +445,7 @@ mod tests {
         let (dir, _) = desk("");
         let path = dir.path().join("files");
         let given = ["--config", "/dev/null", "--guest", path.to_str().unwrap()];
-        let config = options(&given).load().unwrap();
+        let config = options(&given).load(When::Starting).unwrap();
         assert_eq!(config.shares, [ShareConfig::new("files", path.canonicalize().unwrap())]);
         assert!(config.guest);
     }
@@ -472,9 +522,10 @@ mod tests {
     #[test]
     fn a_password_in_a_file_that_others_read_is_refused() {
         let (dir, path) = desk("[serve]\nuser = \"ann:secret\"\nshare = \"a=/\"\n");
-        assert!(options(&["--config", &path]).load().is_ok());
+        assert!(options(&["--config", &path]).load(When::Starting).is_ok());
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
-        let words = format!("{:#}", options(&["--config", &path]).load().unwrap_err());
+        let words =
+            format!("{:#}", options(&["--config", &path]).load(When::Starting).unwrap_err());
         assert!(words.contains("chmod 600") && !words.contains("secret"), "{words}");
         drop(dir);
     }
