@@ -2,9 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -328,6 +329,60 @@ fn who_is_taken_out_is_out_whoever_is_left() {
         let (_, said) = server.client(&format!("{name}%first"), "a", "ls");
         contains(&said, &["ACCOUNT_DISABLED"]);
     }
+}
+
+/// One folder that is closed to the server's user keeps nobody from the others.
+#[test]
+fn a_folder_that_is_closed_leaves_the_others_open() {
+    need!("smbclient");
+    need!("setpriv");
+    if !rustix::process::geteuid().is_root() {
+        return e2e::run::skipped("only root makes a folder that another user may not enter");
+    }
+    let place = Place::new("closed");
+    fs::create_dir_all(place.path("above/b")).unwrap();
+    fs::write(place.path("config.toml"), "").unwrap();
+    let (program, control) = (place.path("shunt"), place.word("control"));
+    // A copy, since a plain user may not look into our directories.
+    e2e::run::copy_program(built("shunt"), &program);
+    for folder in ["", "files"] {
+        std::os::unix::fs::chown(place.path(folder), Some(65_534), Some(65_534)).unwrap();
+    }
+    let (a, b) = (format!("a={}", place.word("files")), format!("b={}", place.word("above/b")));
+    let start = || {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);
+        command.args(["serve", "--guest", "--listen", "127.0.0.1:0", "--control", &control]);
+        command.args(["--share", &a, "--share", &b]).env("SHUNT_CONFIG", place.path("config.toml"));
+        command.env("HOME", place.path("")).env("XDG_CONFIG_HOME", place.path(""));
+        command
+    };
+    for closed in ["above/b", "above"] {
+        let mode = |mode| fs::set_permissions(place.path(closed), Permissions::from_mode(mode));
+        mode(0o700).unwrap();
+        let server = Server::start(start());
+        assert!(server.client("guest%", "a", "ls").0 && !server.client("guest%", "b", "ls").0);
+        drop(server);
+        // One that runs is told so, too.
+        mode(0o755).unwrap();
+        let server = Server::start(start());
+        assert!(server.client("guest%", "b", "ls").0);
+        mode(0o700).unwrap();
+        place.done(&["serve", "reload", "--control", &control], "");
+        assert!(server.client("guest%", "a", "ls").0 && !server.client("guest%", "b", "ls").0);
+        mode(0o755).unwrap();
+    }
+    for folder in ["files", "above"] {
+        let path = place.path(folder);
+        std::os::unix::fs::chown(&path, Some(0), Some(0)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+    }
+    let all_closed = start().output().unwrap();
+    assert_eq!(all_closed.status.code(), Some(1));
+    contains(
+        &String::from_utf8_lossy(&all_closed.stderr),
+        &["share a", "may not enter", "share b"],
+    );
 }
 
 #[test]

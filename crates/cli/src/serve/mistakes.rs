@@ -82,15 +82,21 @@ pub(crate) fn in_file_and_beside(place: &SettingOptions) -> (Vec<Wrong>, Vec<Str
 
 fn files(config: &mut Config, section: &Section, told: &mut Vec<String>) -> Vec<Wrong> {
     let mut wrong = Vec::new();
+    let mut closed = Vec::new();
     for (share, source) in &section.shares {
         match options::absolute(&mut share.clone(), config.unix_users) {
             Ok(Folder::Good) => {}
             Ok(Folder::Doubtful(words)) => told.push(words),
             Ok(Folder::Closed(words) | Folder::Hidden(words)) => {
-                wrong.push(Wrong::at(source, words));
+                closed.push((source, words));
             }
             Err(bad) => wrong.push(at(Some(source), bad)),
         }
+    }
+    // A server starts with those that are open.
+    match closed.len() == section.shares.len() {
+        true => wrong.extend(closed.into_iter().map(|(source, words)| Wrong::at(source, words))),
+        false => told.extend(closed.into_iter().map(|(_, words)| words)),
     }
     if let Some(keytab) = &config.keytab
         && let Err(bad) = try_keytab(keytab)

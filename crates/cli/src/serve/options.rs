@@ -222,6 +222,7 @@ impl ServeOptions {
         if all.is_empty() {
             bail!("nothing to share: name a folder, or say --share NAME=PATH");
         }
+        let count = all.len();
         let (mut kept, mut closed) = (Vec::new(), Vec::new());
         for mut share in all {
             match absolute(&mut share, unix_users)? {
@@ -235,7 +236,7 @@ impl ServeOptions {
             }
             kept.push(share);
         }
-        if when == When::Starting && !closed.is_empty() {
+        if when == When::Starting && closed.len() == count {
             bail!(closed.join("; "));
         }
         for words in closed {
