@@ -87,7 +87,10 @@ fn say_in(path: &str, log: Level) {
     if log == Level::Off {
         return;
     }
-    if let Err(errno) = local::log::to_file(&name, high_fd()) {
+    if let Err(errno) = local::log::to_file(&name, high_fd())
+        // Unasked it would be a line for each program of each user who may not write there.
+        && log >= Level::Info
+    {
         let why = std::io::Error::from_raw_os_error(errno);
         local::log::line(format_args!("SHUNT_LOG_FILE: {path}: {why}; lines go to standard error"));
     }

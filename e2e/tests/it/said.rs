@@ -161,12 +161,15 @@ fn lines_go_to_a_file_whatever_the_program_does_with_descriptors() {
     assert!(got.ok() && got.err.is_empty(), "{got:?}");
     let said = std::fs::read_to_string(&log).expect("the log");
     assert_eq!(said.lines().filter(|line| line.contains("attached")).count(), 4, "{said}");
-    // One that cannot be is told, and does not keep the program from anything.
-    let mut program = command(&python, Under::Shunt(&board));
-    program.env("SHUNT_LOG_FILE", &dir);
-    let got = outcome(program.args(["-c", "pass"]), LIMIT);
+    // One that cannot be is told to who asks for lines, and does not keep the program from anything.
+    for (level, told) in [("error", false), ("info", true)] {
+        let mut program = command(&python, Under::Shunt(&board));
+        program.env("SHUNT_LOG", level).env("SHUNT_LOG_FILE", &dir);
+        let got = outcome(program.args(["-c", "pass"]), LIMIT);
+        assert!(got.ok(), "{got:?}");
+        assert_eq!(got.err.contains("lines go to standard error"), told, "{level}: {got:?}");
+    }
     let _ = std::fs::remove_dir_all(&dir);
-    assert!(got.ok() && got.err.contains("lines go to standard error"), "{got:?}");
 }
 
 /// Connects to a server without Shunt, as a program does that is told later how that went, and asks for it by `connect`.
