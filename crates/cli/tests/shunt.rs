@@ -447,6 +447,11 @@ fn config_says_what_is_wrong_and_what_is_in_force() {
     exits(&check, 0);
     assert_eq!(text(&check.stdout), format!("{at}: valid\n"));
     exits(&config(&["show", "--json"]), 0);
+    // Who may log on the command line of the server may say.
+    write("[serve.share.a]\npath = \"/\"\n");
+    exits(&config(&["check"]), 0);
+    write("[serve]\nguest = false\n[serve.share.a]\npath = \"/\"\n");
+    exits(&config(&["check"]), 1);
     let absent = config(&["check", "/not/there"]);
     exits(&absent, 1);
     assert!(text(&absent.stdout).contains("/not/there"), "{}", text(&absent.stdout));

@@ -61,6 +61,12 @@ impl Section {
     fn source(&self, setting: &str) -> Option<&Source> {
         self.written.iter().find(|w| w.setting == setting).map(|w| &w.source)
     }
+
+    /// Whether it has anything about who may log on.
+    fn says_who(&self) -> bool {
+        let named = ["users", "guest", "realm_users", "keytab"];
+        !self.users.is_empty() || named.iter().any(|setting| self.source(setting).is_some())
+    }
 }
 
 /// All that is wrong.
@@ -111,10 +117,11 @@ fn files(config: &mut Config, section: &Section, told: &mut Vec<String>) -> Vec<
                     wrong.push(at(Some(source), bad));
                 }
             }
-            // Who names none of these may do so on the command line.
+            // Who names no share may do so on the command line, and who names nobody, too.
             if !section.shares.is_empty() && wrong.len() == before {
                 match options::reach(&all, config) {
                     Ok(words) => told.extend(words),
+                    Err(nobody) if !section.says_who() => told.push(nobody.to_string()),
                     Err(bad) => wrong.push(at(section.shares.first().map(|(_, at)| at), bad)),
                 }
             }

@@ -83,7 +83,7 @@ fn settings_that_contradict_each_other_are_a_mistake() {
         ("[engine]\nusers = \"all\"\ndir = \"/dev/shm/x\"\n", 2, "usual place"),
         ("[serve]\nrealm_users = true\n", 2, "needs a keytab"),
         ("[serve.share.a]\npath = \"/\"\n[serve.share.A]\npath = \"/\"\n", 3, "two shares"),
-        ("[serve.share.a]\npath = \"/\"\n", 1, "nobody could log on"),
+        ("[serve]\nguest = false\n[serve.share.a]\npath = \"/\"\n", 3, "nobody could log on"),
         ("[serve]\nuser = \"ann:x\"\n", 2, "others can read"),
     ] {
         let checked = Desk::new(text).checked();
