@@ -74,7 +74,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "log",
         env: "SHUNT_LOG",
-        help: "off, error, info or debug, to standard error [error]",
+        help: "off, error, info or debug, to standard error or the log file [error]",
     },
     Setting {
         name: "log_file",

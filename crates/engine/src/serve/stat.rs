@@ -521,7 +521,7 @@ impl Stat {
                 self.limits.sessions_max,
             ),
             (
-                "shunt_smb_backlog_max_bytes",
+                "shunt_smb_memory_max_bytes",
                 "Bytes of answers that may wait for clients (memory_max).",
                 self.limits.backlog_bytes_max,
             ),
