@@ -341,6 +341,7 @@ fn a_folder_that_is_closed_leaves_the_others_open() {
     }
     let place = Place::new("closed");
     fs::create_dir_all(place.path("above/b")).unwrap();
+    fs::create_dir_all(place.path("above/c")).unwrap();
     fs::write(place.path("config.toml"), "").unwrap();
     let (program, control) = (place.path("shunt"), place.word("control"));
     // A copy, since a plain user may not look into our directories.
@@ -370,6 +371,16 @@ fn a_folder_that_is_closed_leaves_the_others_open() {
         mode(0o700).unwrap();
         place.done(&["serve", "reload", "--control", &control], "");
         assert!(server.client("guest%", "a", "ls").0 && !server.client("guest%", "b", "ls").0);
+        mode(0o755).unwrap();
+        // Also where a folder is named alone.
+        let mut command = start();
+        let server = Server::start({
+            command.arg(place.path("above/c"));
+            command
+        });
+        mode(0o700).unwrap();
+        place.done(&["serve", "reload", "--control", &control], "");
+        drop(server);
         mode(0o755).unwrap();
     }
     for folder in ["files", "above"] {

@@ -311,7 +311,12 @@ pub(super) fn reach(all: &UserFile, config: &Config) -> anyhow::Result<Vec<Strin
 
 /// The share that a folder is, under its own name.
 fn of_folder(path: &std::path::Path) -> anyhow::Result<ShareConfig> {
-    let whole = path.canonicalize().with_context(|| path.display().to_string())?;
+    let whole = path.canonicalize().or_else(|e| match e.kind() {
+        // Of one above it: that is said of all shares, and keeps nobody in who was taken out (see `absolute`).
+        std::io::ErrorKind::PermissionDenied => std::path::absolute(path),
+        _ => Err(e),
+    });
+    let whole = whole.with_context(|| path.display().to_string())?;
     let name =
         whole.file_name().map_or_else(|| "root".into(), |name| name.to_string_lossy().into_owned());
     let words = || format!("{} cannot be a share's name; say --share NAME={name}", path.display());

@@ -591,6 +591,7 @@ impl Set {
         if members.position(conn, which).is_none() {
             members.put(w, conn, which);
             members.asleep = members.asleep.saturating_sub(1);
+            self.rung.store(members.asleep > 0, Ordering::Relaxed);
         }
         drop(members);
         if !self.is_cold() {
@@ -615,6 +616,7 @@ impl Set {
         }
         members.put(w, conn, which);
         members.asleep = members.asleep.saturating_sub(1);
+        self.rung.store(members.asleep > 0, Ordering::Relaxed);
         drop(members);
         if !self.is_cold() {
             set_word(w, self, conn, e.mine);
