@@ -321,7 +321,9 @@ fn killed(dying: Side, kind: Kind) {
     let reset = "ended ConnectionResetError";
     let going = match dying {
         Side::Server => {
-            assert_eq!(talk.says(), reset);
+            // Who is about to send at that moment may be told that nobody is there any more, as behind a peer's end.
+            let said = talk.says();
+            assert!(said == reset || said == "ended BrokenPipeError", "{said}");
             Some(going)
         }
         Side::Client => {
