@@ -2,7 +2,7 @@
 //! the peer has answered it. See `local::relay`. Where the engine asks those of other hosts which connections
 //! they share, it is handed all that lead to them, and finds out what becomes of each.
 //!
-//! Without an engine on the board nothing here makes a system call.
+//! Where there has been no engine on the board nothing here makes a system call.
 
 use std::ffi::c_int;
 use std::net::SocketAddrV6;

@@ -23,14 +23,15 @@ const GUEST: &str = env!("CARGO_BIN_EXE_load-guest");
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// `shunt` with these words, on this board.
-fn shunt(words: &[&str], dir: &Path) -> Command {
+pub(crate) fn shunt(words: &[&str], dir: &Path) -> Command {
     let mut shunt = command(built("shunt"), Under::Tcp);
     shunt.args(words).env("SHUNT_DIR", dir);
     shunt
 }
 
+/// What it says, ending like that.
 #[track_caller]
-fn said(words: &[&str], dir: &Path, code: i32) -> String {
+pub(crate) fn said(words: &[&str], dir: &Path, code: i32) -> String {
     let got = outcome(&mut shunt(words, dir), LIMIT);
     assert_eq!(got.code, code, "shunt {words:?}: {}{}{:?}", got.out, got.err, got.hung);
     got.out

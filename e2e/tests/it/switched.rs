@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
 use e2e::run::{BoardDir, Guest, Under, command, outcome, plain_only, skipped};
@@ -16,24 +16,11 @@ use local::Reason;
 use serde_json::Value;
 
 use crate::reasons::assert_counted;
+use crate::seen::{said, shunt};
 
 const GUEST: &str = env!("CARGO_BIN_EXE_load-guest");
 /// Far longer than anything takes here.
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// `shunt` with these words, on this board.
-fn shunt(words: &[&str], dir: &Path) -> Command {
-    let mut shunt = command(built("shunt"), Under::Tcp);
-    shunt.args(words).env("SHUNT_DIR", dir);
-    shunt
-}
-
-#[track_caller]
-fn said(words: &[&str], dir: &Path, code: i32) -> String {
-    let got = outcome(&mut shunt(words, dir), LIMIT);
-    assert_eq!(got.code, code, "shunt {words:?}: {}{}{:?}", got.out, got.err, got.hung);
-    got.out
-}
 
 #[track_caller]
 fn look(dir: &Path) -> Value {
