@@ -382,7 +382,8 @@ impl Set {
 
     /// Whether more are looked at than a wait looks at again and again.
     pub(super) fn is_large(&self) -> bool {
-        self.members.lock().is_some_and(|m| m.warm.len() > SPUN_MAX)
+        self.many.load(Ordering::Relaxed)
+            && self.members.lock().is_some_and(|m| m.warm.len() > SPUN_MAX)
     }
 
     /// Whether no connection is attached yet.
