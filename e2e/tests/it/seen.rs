@@ -436,8 +436,8 @@ fn connections_that_do_nothing_give_their_rings_back() {
         return skipped("there are no rings on kernel TCP");
     }
     const CONNECTIONS: u64 = 400;
-    // Half a KiB for each end, what a process keeps for its next connections, and a part in use.
-    const MAX: u64 = CONNECTIONS * 512 + (128 << 10) + (256 << 10);
+    // Half a KiB for each end, in blocks of 16 KiB, and as much for rings as nobody looks after: each of them would take 16.
+    const MAX: u64 = (CONNECTIONS * 512).next_multiple_of(16 << 10) + (512 << 10);
     let dir = BoardDir::new();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let _server = Guest::start(command(built("httpd"), Under::Shunt(&dir)).arg(&port));
