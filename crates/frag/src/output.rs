@@ -220,17 +220,12 @@ impl<'a, B> Datagram<'a, B> {
         let Some(out) = out.get_mut(..all) else { return Err(all) };
         let (head, mut rest) = out.split_at_mut(self.header.len());
         head.copy_from_slice(self.header);
-        let mut pieces = self.slices().map(|slice| match slice {
-            Slice::Held { buffer, at, len } => bytes(buffer).get(at..at + len).ok_or(all),
-            Slice::Copied(bytes) => Ok(bytes),
-        });
-        let mut next = pieces.next();
-        while let Some(from) = next {
-            let from = from?;
-            next = pieces.next();
-            if let Some(Ok(next)) = next {
-                touch(next);
-            }
+        // Nothing is fetched ahead: loads of the next piece's first lines hold up the copy of the one before it.
+        for slice in self.slices() {
+            let from = match slice {
+                Slice::Held { buffer, at, len } => bytes(buffer).get(at..at + len).ok_or(all)?,
+                Slice::Copied(bytes) => bytes,
+            };
             let (here, behind) = rest.split_at_mut(from.len());
             here.copy_from_slice(from);
             rest = behind;
@@ -285,17 +280,6 @@ impl<'a, B> Iterator for Slices<'a, B> {
             _ => self.unusual(piece),
         }
     }
-}
-
-/// Cache lines at the beginning of a piece that the machine does not foresee; those behind it does.
-const UNFORESEEN: usize = 4;
-const LINE: usize = 64;
-
-/// Has the first lines of a piece brought near while the one before it is copied.
-#[inline]
-fn touch(piece: &[u8]) {
-    let lines = piece.iter().step_by(LINE).take(UNFORESEEN);
-    std::hint::black_box(lines.fold(0, |all, byte| all ^ byte));
 }
 
 /// A piece as a slice, cut at the end of the payload.
