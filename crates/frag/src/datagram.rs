@@ -12,7 +12,7 @@ use std::hint::select_unpredictable;
 use crate::block::Chain;
 use crate::key::Key;
 use crate::map::Map;
-use crate::overlap::{Shelf, inside};
+use crate::overlap::{Policy, Shelf, Spot, inside};
 use crate::reason::Reason;
 use crate::slab::{Linked, NONE};
 use crate::wire::Fragment;
@@ -27,8 +27,6 @@ pub(crate) enum Store<B> {
     Held(B),
     /// In a compact block.
     Copied { block: u32, at: u16 },
-    /// In something of the datagram's shelf, with other pieces (only where overlaps are resolved).
-    Shelved(u16),
 }
 
 /// Bytes of the datagram's payload that came in one fragment.
@@ -37,7 +35,7 @@ pub(crate) struct Piece<B> {
     pub(crate) offset: u16,
     /// 0: there is none.
     pub(crate) len: u16,
-    /// Where they begin in the packet; of a piece that was cut (`Store::Shelved`), where its fragment's payload does.
+    /// Where they begin in the packet.
     pub(crate) at: u16,
     pub(crate) store: Store<B>,
 }
@@ -54,6 +52,28 @@ impl<B> Piece<B> {
     #[inline(always)]
     pub(crate) fn held(f: &Fragment, buffer: B) -> Self {
         Self { offset: f.offset, len: f.len, at: f.payload_at, store: Store::Held(buffer) }
+    }
+
+    pub(crate) const fn end(&self) -> u32 {
+        self.offset as u32 + self.len as u32
+    }
+}
+
+/// Bytes of a datagram's payload that are some of a fragment's, or all.
+#[derive(Debug)]
+pub(crate) struct Part<'a, B> {
+    pub(crate) offset: u16,
+    pub(crate) len: u16,
+    /// Where the payload of the fragment begins in its packet, and how many bytes of it come before these.
+    pub(crate) at: u16,
+    pub(crate) skipped: u16,
+    pub(crate) store: &'a Store<B>,
+}
+
+impl<'a, B> Part<'a, B> {
+    pub(crate) fn of(piece: &'a Piece<B>) -> Self {
+        let Piece { offset, len, at, ref store } = *piece;
+        Self { offset, len, at, skipped: 0, store }
     }
 
     pub(crate) const fn end(&self) -> u32 {
@@ -634,36 +654,20 @@ impl<B> Node<B> {
     }
 
     /// Puts a piece whatever is there, by a policy.
-    pub(crate) fn layer(&mut self, f: &Fragment, store: Store<B>, policy: crate::overlap::Policy) {
+    pub(crate) fn layer(&mut self, spot: Spot, f: &Fragment, store: Store<B>, policy: Policy) {
         let is_first_end = !f.more && self.end == 0;
         if is_first_end {
             self.end = f.end().max(1);
         }
         // What lies behind the end does not count, and goes out with it.
         let end = if self.end == 0 { u32::MAX } else { self.end };
-        let gained = self.shelf.layer(f, store, policy, end);
+        let gained = self.shelf.layer(spot, f, store, policy, end);
         self.count = u16::try_from(self.shelf.len()).unwrap_or(u16::MAX);
         self.received = if is_first_end {
-            self.shelf.pieces().iter().map(|piece| inside(piece, end)).sum()
+            self.shelf.pieces().iter().map(|cut| inside(cut, end)).sum()
         } else {
             self.received + gained
         };
-    }
-
-    /// What holds the bytes of a piece.
-    pub(crate) fn store<'a>(&'a self, piece: &'a Piece<B>) -> &'a Store<B> {
-        match piece.store {
-            Store::Shelved(at) => self.shelf.store(at),
-            _ => &piece.store,
-        }
-    }
-
-    /// How many bytes of the fragment that a piece was cut from come before the piece.
-    pub(crate) fn skipped(&self, piece: &Piece<B>) -> u16 {
-        match piece.store {
-            Store::Shelved(at) => piece.offset - self.shelf.offset(at),
-            _ => 0,
-        }
     }
 
     /// The pieces in order, of a complete datagram; none if they are not in one list, see [`Self::mapped`].
@@ -678,12 +682,12 @@ impl<B> Node<B> {
     }
 
     /// The piece that begins at that offset, if they are not in one list.
-    pub(crate) fn mapped(&self, offset: u32) -> Option<&Piece<B>> {
+    pub(crate) fn mapped(&self, offset: u32) -> Option<Part<'_, B>> {
         if self.layout == Layout::Layered {
-            return self.shelf.pieces().find(offset);
+            return self.shelf.find(offset);
         }
         let number = self.map.as_ref()?.find(u16::try_from(offset).ok()?)?;
-        self.pieces.get(number)
+        self.pieces.get(number).map(Part::of)
     }
 
     /// Places of the regular layout that have pieces.
@@ -692,9 +696,9 @@ impl<B> Node<B> {
     }
 
     /// The piece that holds the first byte, once it is there.
-    pub(crate) fn first(&self) -> Option<&Piece<B>> {
+    pub(crate) fn first(&self) -> Option<Part<'_, B>> {
         let listed = self.map.is_none() && self.layout != Layout::Layered;
-        let first = if listed { self.pieces.first() } else { self.mapped(0) };
+        let first = if listed { self.pieces.first().map(Part::of) } else { self.mapped(0) };
         first.filter(|piece| piece.len != 0 && piece.offset == 0)
     }
 

@@ -4,8 +4,6 @@
 //! may come between any others. In one list all behind it would move, 256 KiB for 8 bytes at worst. In leaves only
 //! those of its own leaf do.
 
-use crate::datagram::Piece;
-
 /// Pieces in a leaf at most. Few where sequences of a few fragments are to find what is wrong.
 pub(crate) const LEAF: usize = if cfg!(test) { 8 } else { 64 };
 /// The first places of the first leaf.
@@ -13,26 +11,51 @@ const PLACES_MIN: usize = 4;
 /// The first places for leaves.
 const LEAVES_MIN: usize = 4;
 
-/// See the module. No leaf is empty.
+/// Some bytes of a datagram's payload, and whose they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) offset: u16,
+    pub(crate) len: u16,
+    /// The number of the fragment that they came in.
+    pub(crate) owner: u16,
+}
+
+impl Cut {
+    pub(crate) const NONE: Self = Self { offset: 0, len: 0, owner: 0 };
+
+    #[inline]
+    pub(crate) const fn end(self) -> u32 {
+        self.offset as u32 + self.len as u32
+    }
+}
+
 #[derive(Debug)]
-pub(crate) struct Leaves<B> {
-    all: Vec<Vec<Piece<B>>>,
+struct Leaf {
+    /// Where its first piece begins: so a search goes through one list of these, and one leaf.
+    begin: u16,
+    cuts: Vec<Cut>,
+}
+
+impl Leaf {
+    fn of(cuts: Vec<Cut>) -> Self {
+        Self { begin: cuts.first().map_or(0, |first| first.offset), cuts }
+    }
+
+    /// Its first piece is another one, or begins elsewhere.
+    fn begin_again(&mut self) {
+        self.begin = self.cuts.first().map_or(0, |first| first.offset);
+    }
+}
+
+/// See the module. No leaf is empty.
+#[derive(Debug, Default)]
+pub(crate) struct Leaves {
+    all: Vec<Leaf>,
     /// Places of all leaves.
     places: usize,
     /// Pieces and leaves that were moved to make room for others, ever.
     #[cfg(test)]
     pub(crate) moved: usize,
-}
-
-impl<B> Default for Leaves<B> {
-    fn default() -> Self {
-        Self {
-            all: Vec::new(),
-            places: 0,
-            #[cfg(test)]
-            moved: 0,
-        }
-    }
 }
 
 /// Where a piece is, or would be.
@@ -42,122 +65,154 @@ pub(crate) struct Place {
     at: usize,
 }
 
-impl<B> Leaves<B> {
+impl Leaves {
     /// Memory that they take, bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.places * size_of::<Piece<B>>() + self.all.capacity() * size_of::<Vec<Piece<B>>>()
+        self.places * size_of::<Cut>() + self.all.capacity() * size_of::<Leaf>()
     }
 
-    /// Memory that it takes at most, at any time of it, to put `pieces` in place of `overlaps` at a place; beyond
-    /// what they take before.
-    pub(crate) fn growth_most(&self, place: Place, overlaps: usize, pieces: usize) -> usize {
+    /// Memory that it takes at most, at any time of it, to put `pieces` in place of others at a place; beyond what they
+    /// take before.
+    pub(crate) fn growth_most(&self, place: Place, pieces: usize) -> usize {
         let leaf = self.all.get(place.leaf);
-        let (len, room) = leaf.map_or((0, 0), |leaf| (leaf.len(), leaf.capacity()));
-        let lists = if overlaps == 0 { 0 } else { overlaps + pieces };
+        let (len, room) = leaf.map_or((0, 0), |leaf| (leaf.cuts.len(), leaf.cuts.capacity()));
         if len + pieces <= room {
-            return lists * size_of::<Piece<B>>();
+            return 0;
         }
         let all = len + pieces;
         if all <= LEAF {
             // The first leaf, or a larger one in its place.
             let places = all.next_power_of_two().clamp(PLACES_MIN, LEAF);
             let directory = if self.all.is_empty() { LEAVES_MIN } else { 0 };
-            return (lists + places) * size_of::<Piece<B>>()
-                + directory * size_of::<Vec<Piece<B>>>();
+            return places * size_of::<Cut>() + directory * size_of::<Leaf>();
         }
         // All of the leaf at once, and then in leaves.
         let leaves = all.div_ceil(LEAF) + 1;
         let directory = (self.all.len() + leaves).max(self.all.capacity() * 2).max(LEAVES_MIN);
-        (lists + all + leaves * LEAF) * size_of::<Piece<B>>()
-            + directory * size_of::<Vec<Piece<B>>>()
+        (all + leaves * LEAF) * size_of::<Cut>() + directory * size_of::<Leaf>()
     }
 
     /// The first piece of which something is in that range of the payload, or where it would be; and how many such
     /// pieces there are.
+    #[inline]
     pub(crate) fn overlapped(&self, range: (u32, u32)) -> (Place, usize) {
-        let before = |piece: &Piece<B>| piece.end() <= range.0;
-        let mut leaf = self.all.partition_point(|leaf| leaf.last().is_some_and(before));
-        if leaf == self.all.len() {
-            // Behind all: in the last leaf.
-            leaf = leaf.saturating_sub(1);
+        let begun = self.all.partition_point(|leaf| u32::from(leaf.begin) <= range.0);
+        // All pieces of leaves before this one end before it begins.
+        let leaf = begun.saturating_sub(1);
+        let Some(here) = self.all.get(leaf) else { return (Place { leaf: 0, at: 0 }, 0) };
+        let mut place = Place { leaf, at: here.cuts.partition_point(|cut| cut.end() <= range.0) };
+        if place.at == here.cuts.len()
+            && self.all.get(leaf + 1).is_some_and(|next| u32::from(next.begin) < range.1)
+        {
+            place = Place { leaf: leaf + 1, at: 0 };
         }
-        let at = self.all.get(leaf).map_or(0, |leaf| leaf.partition_point(before));
-        let place = Place { leaf, at };
-        let overlaps = self.from(place).take_while(|piece| u32::from(piece.offset) < range.1);
+        let overlaps = self.from(place).take_while(|cut| u32::from(cut.offset) < range.1);
         (place, overlaps.count())
     }
 
     /// The pieces from a place on.
-    pub(crate) fn from(&self, Place { leaf, at }: Place) -> impl Iterator<Item = &Piece<B>> {
-        let leaves = self.all.get(leaf..).unwrap_or_default();
-        leaves.iter().flatten().skip(at)
+    #[inline]
+    pub(crate) fn from(&self, Place { leaf, at }: Place) -> impl Iterator<Item = Cut> {
+        let (here, behind) = match self.all.get(leaf..) {
+            Some([here, behind @ ..]) => (here.cuts.get(at..).unwrap_or_default(), behind),
+            _ => (&[][..], &[][..]),
+        };
+        here.iter().chain(behind.iter().flat_map(|leaf| &leaf.cuts)).copied()
     }
 
     /// All pieces.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Piece<B>> {
-        self.all.iter().flatten()
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Cut> {
+        self.all.iter().flat_map(|leaf| &leaf.cuts).copied()
     }
 
     /// The piece that begins there.
-    pub(crate) fn find(&self, offset: u32) -> Option<&Piece<B>> {
+    pub(crate) fn find(&self, offset: u32) -> Option<Cut> {
         let (place, _) = self.overlapped((offset, offset + 1));
-        self.from(place).next().filter(|piece| u32::from(piece.offset) == offset)
+        self.from(place).next().filter(|cut| u32::from(cut.offset) == offset)
+    }
+
+    /// Puts pieces, one at least, where `count` others are, or where they would be.
+    #[inline]
+    pub(crate) fn replace(&mut self, place: Place, count: usize, new: &[Cut]) {
+        let Place { leaf, at } = place;
+        if let Some(there) = self.all.get_mut(leaf) {
+            let (behind, len) = (at + count, there.cuts.len());
+            if behind <= len && len - count + new.len() <= there.cuts.capacity() {
+                #[cfg(test)]
+                {
+                    self.moved += if count == new.len() { 0 } else { len - behind };
+                }
+                let moved_to = at + new.len();
+                if new.len() > count {
+                    // As many as there will be, in room that is there.
+                    there.cuts.resize(len - count + new.len(), Cut::NONE);
+                }
+                there.cuts.copy_within(behind..len, moved_to);
+                there.cuts.truncate(len - count + new.len());
+                there.cuts[at..moved_to].copy_from_slice(new);
+                if at == 0 {
+                    there.begin_again();
+                }
+                return;
+            }
+        }
+        self.cut_out(place, count);
+        self.put(place, new);
     }
 
     /// Takes so many pieces out, from a place on. What is put there next must not be nothing.
-    pub(crate) fn cut_out(&mut self, Place { leaf, at }: Place, count: usize) -> Vec<Piece<B>> {
-        let mut out = Vec::with_capacity(count);
-        let Some(first) = self.all.get_mut(leaf) else { return out };
-        let here = count.min(first.len() - at);
-        out.extend(first.drain(at..at + here));
+    fn cut_out(&mut self, Place { leaf, at }: Place, count: usize) {
+        let Some(first) = self.all.get_mut(leaf) else { return };
+        let here = count.min(first.cuts.len() - at);
+        first.cuts.drain(at..at + here);
+        let mut left = count - here;
         // Leaves of which nothing stays, and one of which something does.
         let mut last = leaf + 1;
-        while let Some(next) = self.all.get_mut(last).filter(|_| out.len() < count) {
-            let here = (count - out.len()).min(next.len());
-            out.extend(next.drain(..here));
-            if !next.is_empty() {
+        while let Some(next) = self.all.get_mut(last).filter(|_| left > 0) {
+            let here = left.min(next.cuts.len());
+            next.cuts.drain(..here);
+            left -= here;
+            if !next.cuts.is_empty() {
+                next.begin_again();
                 break;
             }
-            self.places -= next.capacity();
+            self.places -= next.cuts.capacity();
             last += 1;
         }
         self.all.drain(leaf + 1..last);
-        out
     }
 
     /// Puts pieces where others were, or where they would be.
-    pub(crate) fn put(
-        &mut self,
-        Place { leaf, at }: Place,
-        pieces: impl ExactSizeIterator<Item = Piece<B>>,
-    ) {
+    #[inline(never)]
+    fn put(&mut self, Place { leaf, at }: Place, new: &[Cut]) {
         if self.all.is_empty() {
             self.all.reserve_exact(LEAVES_MIN);
-            self.all.push(Vec::new());
+            self.all.push(Leaf::of(Vec::new()));
         }
         let is_last = leaf + 1 == self.all.len();
         let there = &mut self.all[leaf];
-        let len = there.len() + pieces.len();
+        let len = there.cuts.len() + new.len();
         if len <= LEAF {
-            if len > there.capacity() {
+            if len > there.cuts.capacity() {
                 // Only the first leaf begins small.
                 let room = len.next_power_of_two().clamp(PLACES_MIN, LEAF);
-                self.places += room - there.capacity();
-                there.reserve_exact(room - there.len());
+                self.places += room - there.cuts.capacity();
+                there.cuts.reserve_exact(room - there.cuts.len());
             }
             #[cfg(test)]
             {
-                self.moved += there.len() - at;
+                self.moved += there.cuts.len() - at;
             }
-            there.splice(at..at, pieces);
-        } else if is_last && at > 0 && at == there.len() {
+            there.cuts.splice(at..at, new.iter().copied());
+            there.begin_again();
+        } else if is_last && at > 0 && at == there.cuts.len() {
             // Who sends in order fills leaf after leaf.
-            self.fill(leaf + 1, pieces, LEAF);
+            self.fill(leaf + 1, new, LEAF);
         } else {
-            let mut all = std::mem::take(there);
+            let mut all = std::mem::take(&mut there.cuts);
             self.places -= all.capacity();
-            all.reserve_exact(pieces.len());
-            all.splice(at..at, pieces);
+            all.reserve_exact(new.len());
+            all.splice(at..at, new.iter().copied());
             self.all.remove(leaf);
             #[cfg(test)]
             {
@@ -165,26 +220,21 @@ impl<B> Leaves<B> {
             }
             // Of equal length, so that each has room for more.
             let each = all.len().div_ceil(all.len().div_ceil(LEAF));
-            self.fill(leaf, all.into_iter(), each);
+            self.fill(leaf, &all, each);
         }
     }
 
     /// Makes leaves of pieces, in front of leaf `at`.
-    fn fill(
-        &mut self,
-        at: usize,
-        mut pieces: impl ExactSizeIterator<Item = Piece<B>>,
-        each: usize,
-    ) {
+    fn fill(&mut self, at: usize, pieces: &[Cut], each: usize) {
         let count = pieces.len().div_ceil(each);
         if self.all.len() + count > self.all.capacity() {
             let room = (self.all.len() + count).max(self.all.capacity() * 2);
             self.all.reserve_exact(room - self.all.len());
         }
-        let leaves = (0..count).map(|_| {
+        let leaves = pieces.chunks(each).map(|pieces| {
             let mut leaf = Vec::with_capacity(LEAF);
-            leaf.extend(pieces.by_ref().take(each));
-            leaf
+            leaf.extend_from_slice(pieces);
+            Leaf::of(leaf)
         });
         self.all.splice(at..at, leaves);
         self.places += count * LEAF;
@@ -196,18 +246,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::datagram::Store;
 
-    fn piece(offset: usize, len: usize) -> Piece<u32> {
+    fn cut((offset, len): (usize, usize)) -> Cut {
         let narrow = |n: usize| u16::try_from(n).expect("below 65536");
-        Piece { offset: narrow(offset), len: narrow(len), at: 20, store: Store::Nothing }
+        Cut { offset: narrow(offset), len: narrow(len), owner: narrow(offset / 8) }
     }
 
-    fn check(leaves: &Leaves<u32>, expected: &[(usize, usize)]) {
-        let there = leaves.iter().map(|p| (usize::from(p.offset), usize::from(p.len)));
-        assert!(there.eq(expected.iter().copied()));
-        assert!(leaves.all.iter().all(|leaf| (1..=LEAF).contains(&leaf.len())));
-        let places: usize = leaves.all.iter().map(Vec::capacity).sum();
+    fn check(leaves: &Leaves, expected: &[(usize, usize)]) {
+        assert!(leaves.iter().eq(expected.iter().copied().map(cut)));
+        for leaf in &leaves.all {
+            assert!((1..=LEAF).contains(&leaf.cuts.len()));
+            assert_eq!(leaf.begin, leaf.cuts[0].offset);
+        }
+        let places: usize = leaves.all.iter().map(|leaf| leaf.cuts.capacity()).sum();
         assert_eq!(places, leaves.places);
     }
 
@@ -217,7 +268,7 @@ mod tests {
         /// Beside one sorted list of offsets and lengths, of which what a range overlaps is replaced by pieces of 8.
         #[test]
         fn leaves_are_one_list(ranges in proptest::collection::vec((0..600usize, 1..40usize, 1..4usize), 1..200)) {
-            let mut leaves: Leaves<u32> = Leaves::default();
+            let mut leaves = Leaves::default();
             let mut list: Vec<(usize, usize)> = Vec::new();
             for (start, len, step) in ranges {
                 let range = (start * 8, (start + len) * 8);
@@ -231,11 +282,11 @@ mod tests {
                 let end = list[first..first + count].last().map_or(range.1, |p| (p.0 + p.1).max(range.1));
                 let new: Vec<_> = (begin..end).step_by(8 * step).map(|at| (at, 8)).collect();
                 let before = leaves.bytes();
-                let most = leaves.growth_most(place, count, new.len());
-                let old = leaves.cut_out(place, overlaps);
-                let old = old.iter().map(|p| (usize::from(p.offset), usize::from(p.len)));
-                prop_assert!(old.eq(list[first..first + count].iter().copied()));
-                leaves.put(place, new.iter().map(|(at, len)| piece(*at, *len)));
+                let most = leaves.growth_most(place, new.len());
+                let old = leaves.from(place).take(overlaps);
+                prop_assert!(old.eq(list[first..first + count].iter().copied().map(cut)));
+                let cuts: Vec<_> = new.iter().copied().map(cut).collect();
+                leaves.replace(place, overlaps, &cuts);
                 prop_assert!(leaves.bytes() <= before + most);
                 list.splice(first..first + count, new);
                 check(&leaves, &list);

@@ -1,7 +1,7 @@
 //! What comes out: whole datagrams, buffers that are free again, messages to send.
 
 use crate::block::Blocks;
-use crate::datagram::{Node, Piece, Store};
+use crate::datagram::{Node, Part, Piece, Store};
 use crate::key::Key;
 use crate::reason::Reason;
 
@@ -195,7 +195,7 @@ impl<'a, B> Datagram<'a, B> {
             Payload::Together(pieces) => (pieces, None),
             Payload::Many { node, blocks } => {
                 let (pieces, tail) = node.pieces();
-                (pieces, tail.map(|tail| slice(node, blocks, tail, self.len)))
+                (pieces, tail.map(|tail| slice(blocks, Part::of(tail), self.len)))
             }
         };
         Slices { pieces: pieces.iter(), last, payload: self.payload, next: 0, end: self.len }
@@ -249,9 +249,9 @@ pub struct Slices<'a, B> {
 
 impl<'a, B> Slices<'a, B> {
     /// A piece that is copied, or cut out of a fragment, or cut by the end.
-    fn unusual(&self, piece: &'a Piece<B>) -> Option<Slice<'a, B>> {
-        let Payload::Many { node, blocks } = self.payload else { return None };
-        (usize::from(piece.offset) < self.end).then(|| slice(node, blocks, piece, self.end))
+    fn unusual(&self, part: Part<'a, B>) -> Option<Slice<'a, B>> {
+        let Payload::Many { blocks, .. } = self.payload else { return None };
+        (usize::from(part.offset) < self.end).then(|| slice(blocks, part, self.end))
     }
 
     /// What comes behind the list: the last piece, or all pieces if there is none.
@@ -260,9 +260,9 @@ impl<'a, B> Slices<'a, B> {
         if self.last.is_some() || self.next >= self.end {
             return self.last.take();
         }
-        let piece = node.mapped(u32::try_from(self.next).ok()?)?;
-        self.next = piece.end() as usize;
-        self.unusual(piece)
+        let part = node.mapped(u32::try_from(self.next).ok()?)?;
+        self.next = part.end() as usize;
+        self.unusual(part)
     }
 }
 
@@ -277,34 +277,22 @@ impl<'a, B> Iterator for Slices<'a, B> {
                 let (at, len) = (usize::from(piece.at), usize::from(piece.len));
                 Some(Slice::Held { buffer, at, len })
             }
-            _ => self.unusual(piece),
+            _ => self.unusual(Part::of(piece)),
         }
     }
 }
 
-/// A piece as a slice, cut at the end of the payload.
+/// Some bytes as a slice, cut at the end of the payload.
 #[inline]
-pub(crate) fn slice<'a, B>(
-    node: &'a Node<B>,
-    blocks: &'a Blocks,
-    piece: &'a Piece<B>,
-    end: usize,
-) -> Slice<'a, B> {
-    let len = usize::from(piece.len).min(end - usize::from(piece.offset));
-    if let Store::Held(buffer) = &piece.store {
-        return Slice::Held { buffer, at: usize::from(piece.at), len };
-    }
-    match node.store(piece) {
+pub(crate) fn slice<'a, B>(blocks: &'a Blocks, part: Part<'a, B>, end: usize) -> Slice<'a, B> {
+    let len = usize::from(part.len).min(end - usize::from(part.offset));
+    match part.store {
         Store::Held(buffer) => {
-            let at = usize::from(piece.at) + usize::from(node.skipped(piece));
-            Slice::Held { buffer, at, len }
+            Slice::Held { buffer, at: usize::from(part.at) + usize::from(part.skipped), len }
         }
-        // In a block `at` counts from what was copied; a piece may begin behind that.
-        Store::Copied { block, at } => {
-            let skipped = node.skipped(piece);
-            Slice::Copied(blocks.bytes(*block, at + skipped, len))
-        }
-        Store::Nothing | Store::Shelved(_) => Slice::Copied(&[]),
+        // In a block `at` counts from what was copied.
+        Store::Copied { block, at } => Slice::Copied(blocks.bytes(*block, at + part.skipped, len)),
+        Store::Nothing => Slice::Copied(&[]),
     }
 }
 

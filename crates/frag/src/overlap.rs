@@ -6,8 +6,8 @@
 //! as J. Novak named them ("Target-Based Fragmentation Reassembly", 2005) and Suricata and Snort know
 //! them. Each says for an old and a new fragment that overlap whose bytes count.
 
-use crate::datagram::{Piece, Store};
-use crate::leaves::Leaves;
+use crate::datagram::{Part, Store};
+use crate::leaves::{Cut, Leaves, Place};
 use crate::wire::Fragment;
 
 /// Whose bytes count where fragments overlap.
@@ -87,18 +87,38 @@ impl std::str::FromStr for Policy {
 #[derive(Debug)]
 struct Whole<B> {
     store: Store<B>,
-    range: (u32, u32),
+    /// Where it begins and ends in the payload of the datagram.
+    begin: u16,
+    end: u16,
+    /// Where its payload begins in its packet. With an IPv6 header before it, what is cut from it may begin further behind
+    /// than 16 bits tell.
+    at: u16,
 }
 
 /// The first places for those.
 const WHOLES_MIN: usize = 4;
+
+/// A fragment that overlaps so many pieces is resolved without memory from the system.
+const FEW: usize = 8;
+
+/// What a fragment may become: it may fill as many gaps as it overlaps pieces, and one more; or lie in the middle of one.
+const fn pieces_most(overlaps: usize) -> usize {
+    if overlaps == 0 { 1 } else { 2 * overlaps + 1 }
+}
+
+/// Where a fragment goes, and how many pieces it overlaps there; until another one has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    place: Place,
+    overlaps: usize,
+}
 
 /// The fragments of a datagram whose overlaps are resolved, and the pieces that they were resolved to: in order, no
 /// two of which overlap.
 #[derive(Debug)]
 pub(crate) struct Shelf<B> {
     wholes: Vec<Whole<B>>,
-    pieces: Leaves<B>,
+    pieces: Leaves,
 }
 
 impl<B> Default for Shelf<B> {
@@ -113,20 +133,27 @@ impl<B> Shelf<B> {
     }
 
     /// The pieces.
-    pub(crate) fn pieces(&self) -> &Leaves<B> {
+    pub(crate) fn pieces(&self) -> &Leaves {
         &self.pieces
     }
 
+    /// Where a fragment goes.
+    #[inline]
+    pub(crate) fn spot(&self, f: &Fragment) -> Spot {
+        let (place, overlaps) = self.pieces.overlapped((f.offset.into(), f.end()));
+        Spot { place, overlaps }
+    }
+
     /// Bytes of memory that [`Self::layer`] takes at most, at any time of it.
-    pub(crate) fn growth_most(&self, f: &Fragment) -> u32 {
+    pub(crate) fn growth_most(&self, spot: Spot) -> u32 {
         // Those that grow are there twice for a moment.
         let more = self.more_places();
         let wholes = if more == 0 { 0 } else { self.wholes.capacity() + more };
-        let (place, overlaps) = self.pieces.overlapped((f.offset.into(), f.end()));
-        // It may fill as many gaps as it overlaps pieces, and one more; or lie in the middle of one.
-        let pieces = if overlaps == 0 { 1 } else { 2 * overlaps + 1 };
-        let pieces = self.pieces.growth_most(place, overlaps, pieces);
-        u32::try_from(wholes * size_of::<Whole<B>>() + pieces).unwrap_or(u32::MAX)
+        let Spot { place, overlaps } = spot;
+        let pieces = pieces_most(overlaps);
+        let list = if overlaps > FEW { pieces * size_of::<Cut>() } else { 0 };
+        let pieces = self.pieces.growth_most(place, pieces);
+        u32::try_from(wholes * size_of::<Whole<B>>() + list + pieces).unwrap_or(u32::MAX)
     }
 
     /// Places for fragments that one more needs: as many as there are, when all are in use.
@@ -141,13 +168,16 @@ impl<B> Shelf<B> {
         u32::try_from(wholes + self.pieces.bytes()).unwrap_or(u32::MAX)
     }
 
-    pub(crate) fn store(&self, at: u16) -> &Store<B> {
-        &self.wholes[usize::from(at)].store
+    /// The piece that begins there.
+    pub(crate) fn find(&self, offset: u32) -> Option<Part<'_, B>> {
+        self.pieces.find(offset).and_then(|cut| self.part(cut))
     }
 
-    /// Where the fragment began that something on the shelf came in.
-    pub(crate) fn offset(&self, at: u16) -> u16 {
-        u16::try_from(self.wholes[usize::from(at)].range.0).unwrap_or(0)
+    /// What a piece is cut from.
+    pub(crate) fn part(&self, cut: Cut) -> Option<Part<'_, B>> {
+        let whole = self.wholes.get(usize::from(cut.owner))?;
+        let Cut { offset, len, .. } = cut;
+        Some(Part { offset, len, at: whole.at, skipped: offset - whole.begin, store: &whole.store })
     }
 
     pub(crate) fn end(&mut self, release: &mut impl FnMut(B)) {
@@ -159,70 +189,85 @@ impl<B> Shelf<B> {
         }
     }
 
-    /// Lays a fragment over or under the pieces that are there. Answers how many bytes in front of `end` are there
-    /// that were not.
+    /// Lays a fragment over or under the pieces that are there, at its spot. Answers how many bytes in front of `end` are
+    /// there that were not.
     ///
     /// Only pieces that it overlaps are looked at, and they are found by bisection: so a fragment costs what
     /// its own length says, however many others there are. Those behind it in its leaf are moved.
-    pub(crate) fn layer(&mut self, f: &Fragment, store: Store<B>, policy: Policy, end: u32) -> u32 {
+    pub(crate) fn layer(
+        &mut self,
+        spot: Spot,
+        f: &Fragment,
+        store: Store<B>,
+        policy: Policy,
+        end: u32,
+    ) -> u32 {
         let new = (u32::from(f.offset), f.end());
-        let Ok(mine) = u16::try_from(self.wholes.len()) else { return 0 };
-        self.wholes.reserve_exact(self.more_places());
-        self.wholes.push(Whole { store, range: new });
-        // Where the payload of its fragment begins, and not where the piece does: with an IPv6 header before it
-        // that may be more than 16 bits tell.
-        let cut = |from: u32, to: u32, at: u16, owner: u16| {
-            let narrow = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
-            let (offset, len) = (narrow(from), narrow(to - from));
-            Piece { offset, len, at, store: Store::Shelved(owner) }
+        // A datagram has 65,535 bytes at most, and of 8 bytes or more no more fragments than that.
+        let (Ok(mine), Ok(its_end)) = (u16::try_from(self.wholes.len()), u16::try_from(new.1))
+        else {
+            debug_assert!(false, "more than a datagram can have");
+            return 0;
         };
-        let inside = |piece: &Piece<B>| inside(piece, end);
-        let (place, overlaps) = self.pieces.overlapped(new);
-        if overlaps == 0 {
-            let piece = cut(new.0, new.1, f.payload_at, mine);
-            let gained = inside(&piece);
-            self.pieces.put(place, [piece].into_iter());
-            return gained;
-        }
-        let under = self.pieces.cut_out(place, overlaps);
-        let before: u32 = under.iter().map(inside).sum();
-        let mut result = Vec::with_capacity(2 * overlaps + 1);
+        self.wholes.reserve_exact(self.more_places());
+        self.wholes.push(Whole { store, begin: f.offset, end: its_end, at: f.payload_at });
+        let cut = |from: u32, to: u32, owner: u16| {
+            let narrow = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
+            Cut { offset: narrow(from), len: narrow(to - from), owner }
+        };
+        let Spot { place, overlaps } = spot;
+        debug_assert_eq!((place, overlaps), self.pieces.overlapped(new), "another has come");
+        let (mut few, mut many);
+        let result = if overlaps <= FEW {
+            few = [Cut::NONE; pieces_most(FEW)];
+            &mut few[..]
+        } else {
+            many = vec![Cut::NONE; pieces_most(overlaps)];
+            &mut many[..]
+        };
+        let (mut count, mut before, mut after) = (0, 0, 0);
+        let mut put = |cut: Cut| {
+            after += inside(cut, end);
+            result[count] = cut;
+            count += 1;
+        };
         // The next byte of the new fragment that has no place yet.
         let mut next = new.0;
-        for old in under {
+        for old in self.pieces.from(place).take(overlaps) {
+            before += inside(old, end);
             let (start, end) = (u32::from(old.offset), old.end());
-            let Store::Shelved(owner) = old.store else { continue };
-            if policy.new_wins(self.wholes[usize::from(owner)].range, new) {
+            let whole = &self.wholes[usize::from(old.owner)];
+            if policy.new_wins((whole.begin.into(), whole.end.into()), new) {
                 if start < new.0 {
-                    result.push(cut(start, new.0, old.at, owner));
+                    put(cut(start, new.0, old.owner));
                 }
                 if end > new.1 {
                     if next < new.1 {
-                        result.push(cut(next, new.1, f.payload_at, mine));
+                        put(cut(next, new.1, mine));
                         next = new.1;
                     }
-                    result.push(cut(new.1, end, old.at, owner));
+                    put(cut(new.1, end, old.owner));
                 }
                 continue;
             }
             if next < start {
-                result.push(cut(next, start, f.payload_at, mine));
+                put(cut(next, start, mine));
             }
             next = next.max(end);
-            result.push(old);
+            put(old);
         }
         if next < new.1 {
-            result.push(cut(next, new.1, f.payload_at, mine));
+            put(cut(next, new.1, mine));
         }
-        let gained = result.iter().map(inside).sum::<u32>() - before;
-        self.pieces.put(place, result.into_iter());
-        gained
+        self.pieces.replace(place, overlaps, &result[..count]);
+        after - before
     }
 }
 
 /// Bytes of a piece in front of `end`.
-pub(crate) fn inside<B>(piece: &Piece<B>, end: u32) -> u32 {
-    piece.end().min(end).saturating_sub(u32::from(piece.offset))
+#[inline]
+pub(crate) fn inside(cut: Cut, end: u32) -> u32 {
+    cut.end().min(end).saturating_sub(u32::from(cut.offset))
 }
 
 #[cfg(all(test, not(loom)))]

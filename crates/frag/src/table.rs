@@ -755,7 +755,8 @@ impl<B> Table<B> {
         // What grows is there twice for a moment, so it is paid for twice as long.
         let twice = if growth > 0 { node.room() } else { 0 };
         let list = Node::<B>::places_cost(growth) + twice + node.map_growth(look);
-        let layers = if look == Look::Layer { node.shelf.growth_most(f) } else { 0 };
+        let spot = (look == Look::Layer).then(|| node.shelf.spot(f));
+        let layers = spot.map_or(0, |spot| node.shelf.growth_most(spot));
         let shelf = node.shelf.bytes();
         let more = list + node.head_growth(f) + layers;
         let raised = match self.charge(lease, n, (bytes, more, block), now, sink) {
@@ -779,8 +780,8 @@ impl<B> Table<B> {
             Store::Held(buffer)
         };
         let mut less = twice;
-        if look == Look::Layer {
-            node.layer(f, store, self.limits.overlap);
+        if let Some(spot) = spot {
+            node.layer(spot, f, store, self.limits.overlap);
             // Leaves may have gone, too.
             less += layers + shelf - node.shelf.bytes();
         } else {
@@ -849,7 +850,7 @@ impl<B> Table<B> {
         let node = &self.nodes[n];
         let Some(first) = node.first().filter(|_| node.heading.is_there()) else { return };
         let first_len = first.len;
-        let first = match slice(node, &self.blocks, first, usize::from(first.len)) {
+        let first = match slice(&self.blocks, first, usize::from(first_len)) {
             Slice::Held { buffer, .. } => Ok(buffer),
             Slice::Copied(bytes) => Err(bytes),
         };

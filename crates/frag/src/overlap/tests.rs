@@ -23,6 +23,10 @@ fn fragment(offset: u16, len: u16, more: bool) -> Fragment {
     }
 }
 
+fn layer<B>(node: &mut Node<B>, f: &Fragment, store: Store<B>, policy: Policy) {
+    node.layer(node.shelf.spot(f), f, store, policy);
+}
+
 /// Who owns each unit of 8 bytes, `None` where nothing is: as [`Shelf`] has it. The buffer of a fragment is
 /// its letter.
 fn shelved(policy: Policy, fragments: &[(u8, u16, u16)]) -> Vec<Option<u8>> {
@@ -31,16 +35,17 @@ fn shelved(policy: Policy, fragments: &[(u8, u16, u16)]) -> Vec<Option<u8>> {
     for (letter, offset, len) in fragments {
         let f = fragment(*offset, *len, true);
         assert_eq!(node.look(&f, 8192), Look::Layer);
-        node.layer(&f, Store::Held(*letter), policy);
+        layer(&mut node, &f, Store::Held(*letter), policy);
     }
     let mut owners = Vec::new();
     let mut end = 0;
-    for piece in node.shelf.pieces().iter() {
+    for cut in node.shelf.pieces().iter() {
+        let piece = node.shelf.part(cut).expect("of some fragment");
         assert!(u32::from(piece.offset) >= end, "pieces overlap");
         end = piece.end();
-        let Store::Held(letter) = node.store(piece) else { panic!("not held") };
+        let Store::Held(letter) = piece.store else { panic!("not held") };
         let (_, offset, _) = fragments.iter().find(|(l, ..)| l == letter).expect("of that letter");
-        assert_eq!(node.skipped(piece), piece.offset - offset, "{letter} at the wrong place");
+        assert_eq!(piece.skipped, piece.offset - offset, "{letter} at the wrong place");
         assert_eq!(piece.at, 20);
         owners.resize(usize::from(piece.offset) / 8, None);
         owners.resize(end as usize / 8, Some(*letter));
@@ -163,7 +168,7 @@ fn a_fragment_costs_what_its_length_says_however_many_there_are() {
             let f = fragment(place * 16, 24, true);
             most = most.max(overlaps(&node, (u32::from(f.offset), f.end())));
             let before = node.shelf.pieces().moved;
-            node.layer(&f, Store::Held(n), policy);
+            layer(&mut node, &f, Store::Held(n), policy);
             // Where a leaf is full the list of leaves moves too: see the mean.
             moved_most = moved_most.max(node.shelf.pieces().moved - before);
         }
@@ -186,7 +191,7 @@ fn a_fragment_in_front_of_all_others_moves_few_of_them() {
     let mut node: Node<u16> = Node::default();
     node.begin(Key::v4(1, 2, 3, 4, 0), 0, true);
     for n in 0..8000 {
-        node.layer(&fragment((8190 - n) * 8, 8, true), Store::Held(n), Policy::Last);
+        layer(&mut node, &fragment((8190 - n) * 8, 8, true), Store::Held(n), Policy::Last);
     }
     assert_eq!(node.shelf.pieces().iter().count(), 8000);
     // All of them, with a list in one piece: 32 million.
@@ -200,10 +205,10 @@ fn a_long_fragment_goes_through_what_it_overlaps() {
     let mut node: Node<u16> = Node::default();
     node.begin(Key::v4(1, 2, 3, 4, 0), 0, true);
     for n in 0..2000 {
-        node.layer(&fragment(n * 16, 8, true), Store::Held(n), Policy::First);
+        layer(&mut node, &fragment(n * 16, 8, true), Store::Held(n), Policy::First);
     }
     assert_eq!(overlaps(&node, (16_000, 16_000 + 1480)), 93);
-    node.layer(&fragment(16_000, 1480, true), Store::Held(2000), Policy::First);
+    layer(&mut node, &fragment(16_000, 1480, true), Store::Held(2000), Policy::First);
     assert_eq!(node.shelf.pieces().iter().count(), 2000 + 92, "each gap is filled");
     assert_eq!(overlaps(&node, (40_000, 40_008)), 0);
 }
@@ -213,10 +218,10 @@ fn what_lies_behind_the_end_does_not_count() {
     let mut node: Node<u8> = Node::default();
     node.begin(Key::v4(1, 2, 3, 4, 0), 0, true);
     for (f, letter) in [(fragment(8, 32, true), b'b'), (fragment(0, 8, true), b'a')] {
-        node.layer(&f, Store::Held(letter), Policy::First);
+        layer(&mut node, &f, Store::Held(letter), Policy::First);
         assert!(!node.is_complete());
     }
-    node.layer(&fragment(16, 4, false), Store::Held(b'c'), Policy::First);
+    layer(&mut node, &fragment(16, 4, false), Store::Held(b'c'), Policy::First);
     assert!(node.is_complete());
     assert_eq!(node.len(), 20);
     node.release(|_| ());
