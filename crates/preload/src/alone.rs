@@ -17,12 +17,13 @@ use sys::call;
 
 use crate::symbols::{self, Begin};
 
-/// A function of a newer libc's, by one of ours.
+/// A function of a newer libc's, by one of ours. Weak, since Rust's library looks for some of them by weak names, and where it
+/// is optimised with ours the assembler warns of a name that is one and then the other; the linker takes ours all the same.
 macro_rules! own {
     ($name:literal, $function:path) => {
         core::arch::global_asm!(
             concat!(".pushsection .text.alone.", $name, ",\"ax\",@progbits"),
-            concat!(".globl ", $name),
+            concat!(".weak ", $name),
             concat!(".hidden ", $name),
             concat!(".type ", $name, ",@function"),
             concat!($name, ":"),
