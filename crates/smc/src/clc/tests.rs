@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::eid::Eid;
-use crate::name::SizeClass;
+use crate::name::{SizeClass, SystemId};
 
 fn roundtrip(message: &Message, len: usize) {
     let bytes = message.emit();
@@ -91,6 +91,24 @@ fn declines() {
         let decline = Decline::new(version, Default::default(), Diagnosis::OutOfSync);
         assert!(decline.out_of_sync);
         roundtrip(&Message::Decline(decline), len);
+    }
+}
+
+#[test]
+fn each_diagnosis_is_told_by_its_number() {
+    for diagnosis in DIAGNOSES.iter().copied().chain([Diagnosis::Other(7)]) {
+        for (version, len) in [(1, 28), (2, 44)] {
+            let message = Message::Decline(Decline::new(version, SystemId([3; 8]), diagnosis));
+            roundtrip(&message, len);
+            let bytes = message.emit();
+            assert_eq!(bytes[16..20], diagnosis.code().to_be_bytes(), "{diagnosis:?}");
+            // With the flag that has the receiver end its link group, for that one alone.
+            assert_eq!(
+                bytes[7] & FLAG_FIRST != 0,
+                diagnosis == Diagnosis::OutOfSync,
+                "{diagnosis:?}"
+            );
+        }
     }
 }
 

@@ -140,6 +140,20 @@ fn room_is_told_by_the_rule_of_linux() {
 }
 
 #[test]
+fn who_asks_for_it_is_told_of_whatever_was_read() {
+    let told = |asks: bool| {
+        let mut conn = conn();
+        let mut cdc = producer(1, 0, 100);
+        cdc.producer_flags.set(ProducerFlags::CURSOR_UPDATE_REQUESTED, asks);
+        conn.on_cdc(&cdc).unwrap();
+        assert!(conn.plan(Push::Now).is_none(), "nothing was read");
+        conn.consumed(1);
+        conn.plan(Push::Now).map(|plan| Cdc::parse(&plan.cdc).unwrap().consumer.count)
+    };
+    assert_eq!((told(true), told(false)), (Some(1), None));
+}
+
+#[test]
 fn a_move_goes_back_to_what_was_acknowledged() {
     let mut conn = conn();
     conn.wrote(100);

@@ -135,6 +135,20 @@ fn a_first_link_that_is_not_confirmed_is_told_to_the_handshake() {
 }
 
 #[test]
+fn a_first_link_that_is_lost_is_told_to_the_handshake() {
+    let terms = terms(false, 1);
+    let mut of_client = Group::client(limits(), &peer_end(Some(terms)), end(1), START).unwrap();
+    let mut of_server = Group::server(limits(), &proposed(terms), end(1));
+    of_server.first_contact(&peer_end(Some(terms)), START);
+    for group in [&mut of_client, &mut of_server] {
+        let _ = all(group);
+        group.on_link_failed(FIRST, START);
+        assert_eq!(all(group), [Did::Do(Action::FirstLinkFailed(Diagnosis::LinkReady))]);
+        assert!(group.is_ended() && group.next_deadline().is_none());
+    }
+}
+
+#[test]
 fn a_silent_link_is_tested_and_then_given_up() {
     let mut group = client(false, 1);
     assert_eq!(group.next_deadline(), Some(after(30_000)));
@@ -394,6 +408,17 @@ fn towards_shunt_many_are() {
     let did = all(&mut group);
     assert_eq!(did[0], Did::Do(Action::RkeyConfirmed(ids[0])));
     assert_eq!(asked(&did), [17]);
+    for n in 2..=20 {
+        hear(&mut group, FIRST, true, yes(n), START);
+    }
+    let _ = all(&mut group);
+    // So are requests to forget them.
+    ids.iter().for_each(|id| group.delete_rkey(*id, START));
+    assert_eq!(asked(&all(&mut group)), (1001..=1016).collect::<Vec<_>>());
+    hear(&mut group, FIRST, true, forgotten(), START);
+    let did = all(&mut group);
+    let gone = Action::RkeyDeleted { buffer: ids[0], acknowledged: true };
+    assert_eq!((&did[0], asked(&did)), (&Did::Do(gone), vec![1017]));
 }
 
 #[test]
@@ -484,12 +509,14 @@ fn a_buffer_of_the_peer_outlives_its_connection() {
 #[test]
 fn no_peer_makes_us_keep_more_than_255_keys() {
     let mut group = server(false, 1);
+    let opened = group.open(None).unwrap();
     for n in 1..=300 {
         hear(&mut group, FIRST, false, yes(n), START);
     }
     let no = |did: &Did| matches!(did, Did::Say(_, true, Body::ConfirmRkey(body)) if body.negative);
     assert_eq!(all(&mut group).iter().filter(|did| no(did)).count(), 45);
     assert!(!group.serves(&proposed(terms(false, 1))), "no room for another connection's");
+    assert_eq!(group.reach(opened.token, FIRST, RKey(999), 0), Err(Diagnosis::RToken));
     // The same key again takes nothing, and what is deleted makes room.
     hear(&mut group, FIRST, false, yes(255), START);
     let delete = DeleteRkey { keys: vec![RKey(1), RKey(300)], answer: DeleteRkeyAnswer::default() };

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::clc::{Answer, Decline, Message, Proposal, V2Offer};
+use crate::clc::{Answer, DIAGNOSES, Decline, Message, Proposal, V2Offer};
 use crate::limits::{Config, Limits};
 use crate::time::Time;
 
@@ -210,6 +210,86 @@ fn whoever_is_asked_may_say_no_instead() {
     client.on_bytes(&take_send(server.poll()));
     let Some(Step::FallBack(why)) = client.poll() else { panic!() };
     assert_eq!(why.theirs, Some(Diagnosis::Memory));
+}
+
+#[test]
+fn each_reason_to_say_no_is_heard_by_the_other_side() {
+    for diagnosis in DIAGNOSES.iter().copied() {
+        for by_server in [true, false] {
+            let (mut client, mut server) = (client(), server(Config::default()));
+            server.on_bytes(&take_send(client.poll()));
+            let Some(Step::FindGroup(_)) = server.poll() else { panic!() };
+            let (ours, theirs) = if by_server {
+                server.refuse(diagnosis);
+                client.on_bytes(&take_send(server.poll()));
+                (server.poll(), client.poll())
+            } else {
+                server.accept(&end(), true, START);
+                client.on_bytes(&take_send(server.poll()));
+                let Some(Step::Prepare(_)) = client.poll() else { panic!() };
+                client.refuse(diagnosis);
+                server.on_bytes(&take_send(client.poll()));
+                (client.poll(), server.poll())
+            };
+            let (Some(Step::FallBack(ours)), Some(Step::FallBack(theirs))) = (ours, theirs) else {
+                panic!("{diagnosis:?}")
+            };
+            assert_eq!((ours.ours, theirs.theirs), (diagnosis, Some(diagnosis)));
+            assert_eq!(theirs.out_of_sync, diagnosis == Diagnosis::OutOfSync);
+        }
+    }
+}
+
+#[test]
+fn an_answer_of_smcd_is_declined() {
+    let mut client = client();
+    let _ = client.poll();
+    client.on_bytes(&Message::Accept(Answer::Ism(Box::default())).emit());
+    let Message::Decline(decline) = said(|| client.poll()) else { panic!() };
+    assert_eq!(decline.diagnosis, Diagnosis::Mode);
+}
+
+/// An Accept or a Confirm of first contact, and the features that it says.
+fn features(message: &[u8]) -> (Message, u16) {
+    let message = Message::parse(message).unwrap();
+    let (Message::Accept(answer) | Message::Confirm(answer)) = &message else { panic!() };
+    let features = answer.first().unwrap().v2x.unwrap().features;
+    (message, features)
+}
+
+/// The same with other features.
+fn with_features(message: &[u8], features: u16) -> Vec<u8> {
+    let mut message = self::features(message).0;
+    let (Message::Accept(Answer::Rdma(answer)) | Message::Confirm(Answer::Rdma(answer))) =
+        &mut message
+    else {
+        panic!()
+    };
+    let first = answer.v2.as_mut().unwrap().first.as_mut().unwrap();
+    first.v2x.as_mut().unwrap().features = features;
+    message.emit()
+}
+
+#[test]
+fn only_features_that_both_have_are_agreed_on() {
+    // What either is told that the other has: all that there may ever be, ours, or none.
+    for (of_server, of_client) in [(u16::MAX, u16::MAX), (1, u16::MAX), (1, 0), (0, u16::MAX)] {
+        let (mut client, mut server) = (client(), server(Config::default()));
+        server.on_bytes(&take_send(client.poll()));
+        let Some(Step::FindGroup(_)) = server.poll() else { panic!() };
+        server.accept(&end(), true, START);
+        let accept = take_send(server.poll());
+        assert_eq!(features(&accept).1, 1);
+        client.on_bytes(&with_features(&accept, of_server));
+        let Some(Step::Prepare(peer)) = client.poll() else { panic!() };
+        assert_eq!(peer.terms.unwrap().features, of_server & 1);
+        client.confirm(&end(), &[]);
+        let confirm = take_send(client.poll());
+        assert_eq!(features(&confirm).1, of_server & 1);
+        server.on_bytes(&with_features(&confirm, of_client));
+        let Some(Step::ConfirmLink(Some(peer))) = server.poll() else { panic!() };
+        assert_eq!(peer.terms.unwrap().features, of_client & 1);
+    }
 }
 
 fn offer(change: impl Fn(&mut V2Offer)) -> Vec<u8> {
