@@ -4,7 +4,8 @@
 use std::sync::mpsc::{Sender, channel};
 
 use roce::Status;
-use smc::clc::{Decline, Message};
+use smc::SystemId;
+use smc::clc::{Answer, Decline, Message, RdmaAnswer};
 use smc::group::LinkSlot;
 
 use super::*;
@@ -178,4 +179,61 @@ fn a_server_whose_link_is_lost_before_the_confirm_goes_by_tcp() {
     let mut came = [0; 5];
     far.read_exact(&mut came).unwrap();
     assert_eq!((&came, hosts.declined(1, Diagnosis::NoActiveLink.text())), (b"hello", 1));
+}
+
+/// A server names a link of the group that two connections have, of which its client hears something else and says so.
+/// Whether all of it was in time, and what that did to the two was right.
+fn declines(change: impl Fn(&mut RdmaAnswer), why: Diagnosis) -> bool {
+    let Some(hosts) = Hosts::new(&[]) else { return true };
+    let both = talk(&hosts, 2);
+    if hosts.by_smc(2) != 2 {
+        return false;
+    }
+    let [here, there] = hosts.addresses;
+    let ((ours, mut near), (mut far, theirs)) = (tcp(here, there), tcp(here, there));
+    let client = hosts.give(0, ours, Role::Client, there);
+    let server = hosts.give(1, theirs, Role::Server, here);
+    if !pass(&mut near, &mut far) {
+        return false;
+    }
+    let mut message = vec![0; 1 << 16];
+    let n = far.read(&mut message).unwrap();
+    let Ok(Message::Accept(Answer::Rdma(mut accept))) = Message::parse(&message[..n]) else {
+        return false;
+    };
+    change(&mut accept);
+    near.write_all(&Message::Accept(Answer::Rdma(accept)).emit()).unwrap();
+    // The Decline, and what the program has to say.
+    if !pass(&mut near, &mut far) {
+        return false;
+    }
+    client.send(b"hello");
+    assert!(pass(&mut near, &mut far));
+    assert_eq!(server.receive_all(5), b"hello");
+    for [client, server] in &both {
+        if why == Diagnosis::OutOfSync {
+            server.wait("the reset", |g| g.closed() == Some(true));
+        } else {
+            client.send(b"and more");
+            assert_eq!(server.receive_all(8), b"and more");
+        }
+    }
+    // The next one goes by SMC-R whatever became of those.
+    let _next = talk(&hosts, 1);
+    let said = [why.text(), &format!("The peer: {}", why.text())];
+    let heard = [0, 1].map(|host| hosts.declined(host, said[host]));
+    hosts.by_smc(4) == 3 && heard == [1, 1]
+}
+
+#[test]
+fn a_link_that_the_client_does_not_have_is_declined_and_others_stay() {
+    let number = |accept: &mut RdmaAnswer| accept.qpn = smc::Qpn::new(accept.qpn.get() ^ 1 << 20);
+    assert!((0..3).any(|_| declines(number, Diagnosis::NoServerLink)));
+}
+
+/// A client that has no link group with the server at all says so, and the server ends its own (RFC 7609 C.4).
+#[test]
+fn a_server_whose_client_has_no_link_group_with_it_ends_its_own() {
+    let system = |accept: &mut RdmaAnswer| accept.system = SystemId([9; 8]);
+    assert!((0..3).any(|_| declines(system, Diagnosis::OutOfSync)));
 }
