@@ -1,20 +1,26 @@
 //! Settings of an engine that runs, changed by `shunt engine set` as people do, and what it says of them.
 
+use std::collections::BTreeSet;
+
+use engine::remote::config::SETTINGS;
+
 use super::*;
 
 /// Those that may be changed while it runs, with what they are changed to.
-const CHANGED: [(&str, &str); 13] = [
+const CHANGED: [(&str, &str); 15] = [
     ("autocork", "4096"),
     ("congestion", "off"),
     ("eid", "SHUNT.OTHER"),
     ("handshakes_max", "7"),
     ("max_conns", "16"),
     ("max_links", "2"),
+    ("peer_groups", "9"),
     ("poll_us", "1"),
     ("receive_buffer", "1048576"),
     ("reuse_buffers", "off"),
     ("send_buffer", "16384"),
     ("spare_short", "off"),
+    ("split_cqs", "0"),
     ("testlink_time", "5"),
     ("use_vectors", "0"),
 ];
@@ -36,6 +42,9 @@ fn set(pair: &Pair, side: Side, words: &[&str]) -> Outcome {
 
 #[test]
 fn every_knob_is_turned_while_the_engine_runs() {
+    let live = SETTINGS.iter().filter(|setting| setting.live).map(|setting| setting.name);
+    let changed: BTreeSet<_> = CHANGED.iter().map(|(name, _)| *name).collect();
+    assert_eq!(changed, live.collect());
     let Some(python) = python() else { return };
     let Some(pair) = Pair::new() else { return };
     let settings = |side| pair.status(side)["settings"].clone();
