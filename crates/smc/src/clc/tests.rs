@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::eid::Eid;
-use crate::name::{SizeClass, SystemId};
+use crate::name::{Gid, Mac, SizeClass, SystemId};
 
 fn roundtrip(message: &Message, len: usize) {
     let bytes = message.emit();
@@ -110,6 +110,109 @@ fn each_diagnosis_is_told_by_its_number() {
             );
         }
     }
+}
+
+/// So many bytes that are like no others.
+fn distinct<const N: usize>(first: u8) -> [u8; N] {
+    core::array::from_fn(|at| first.wrapping_add(at.to_le_bytes()[0]))
+}
+
+#[track_caller]
+fn stands(bytes: &[u8], at: usize, want: &[u8]) {
+    assert_eq!(bytes[at..at + want.len()], *want, "at {at}");
+}
+
+/// No capture has a device for SMC-D.
+#[test]
+fn fields_of_an_answer_of_smcd_are_where_linux_has_them() {
+    let first = FirstContact { os: 2, release: 1, host: distinct(0xa0), ..Default::default() };
+    let eid = Eid::from_wire(distinct(0x60));
+    let v2 = IsmV2 { chid: 0x0506, eid, gid_extension: 0x0708_090a_0b0c_0d0e, first: Some(first) };
+    let answer = IsmAnswer {
+        first_contact: true,
+        gid: 0x1112_1314_1516_1718,
+        dmb_token: 0x2122_2324_2526_2728,
+        element: 0x31,
+        size: SizeClass::new(4),
+        link_id: 0x4142_4344,
+        ..IsmAnswer::default()
+    };
+    let old = Message::Confirm(Answer::Ism(Box::new(answer.clone()))).emit();
+    let new = IsmAnswer { v2: Some(v2), ..answer };
+    let new = Message::Accept(Answer::Ism(Box::new(new))).emit();
+    // Type, length, and flags: the version, first contact, SMC-D.
+    stands(&old, 0, &[0xe2, 0xd4, 0xc3, 0xc4, 3, 0, 48, 0x19]);
+    stands(&new, 0, &[0xe2, 0xd4, 0xc3, 0xc4, 2, 0, 130, 0x29]);
+    for bytes in [&old, &new] {
+        stands(bytes, 8, &distinct::<8>(0x11));
+        stands(bytes, 16, &distinct::<8>(0x21));
+        stands(bytes, 24, &[0x31, 0x40, 0, 0, 0x41, 0x42, 0x43, 0x44]);
+        stands(bytes, bytes.len() - 4, &EYE_D);
+    }
+    stands(&new, 32, &[5, 6]);
+    stands(&new, 34, &distinct::<32>(0x60));
+    stands(&new, 66, &distinct::<8>(7));
+    stands(&new, 74, &[0, 0x21, 0, 0]);
+    stands(&new, 78, &distinct::<32>(0xa0));
+}
+
+/// Nor does any offer version 1, or two kinds of SMC.
+#[test]
+fn fields_of_a_whole_proposal_are_where_linux_has_them() {
+    let eids = [0x20, 0x40].map(|first| Eid::from_wire(distinct(first)));
+    let gids = [(0x5152_5354_5556_5758, 0xff01), (0x6162_6364_6566_6768, 0xff01)];
+    let gids = gids.map(|(gid, chid)| IsmGid { gid, chid }).to_vec();
+    let offer = V2Offer {
+        release: 1,
+        seid_valid: true,
+        gid: Gid(distinct(0xb0)),
+        max_conns: 0x71,
+        max_links: 0x72,
+        features: 0x7374,
+        eids: eids.to_vec(),
+        ism: Some(IsmV2Offer { seid: Eid::from_wire(distinct(0x80)), reserved: [0; 16], gids }),
+        ..V2Offer::default()
+    };
+    let v6 = vec![(distinct(0xc0), 64)];
+    let proposal = Proposal {
+        v1: Kinds::Both,
+        v2: Kinds::Both,
+        gid: Gid(distinct(0xd0)),
+        ism: Some(IsmArea {
+            gid: 0x0102_0304_0506_0708,
+            chid: 0x090a,
+            oui: distinct(0x11),
+            vendor: distinct(0x14),
+            ..IsmArea::default()
+        }),
+        prefix_offset: 40,
+        prefixes: Some(Prefixes { subnet: [10, 99, 0, 0], mask_len: 24, reserved: [0; 2], v6 }),
+        ..Proposal::rdma_v2(SystemId(distinct(0xe0)), Mac(distinct(0xf0)), offer)
+    };
+    let bytes = Message::Proposal(Box::new(proposal)).emit();
+    stands(&bytes, 0, &[0xe2, 0xd4, 0xc3, 0xd9, 1, 1, 25, 0x2f]);
+    stands(&bytes, 8, &distinct::<8>(0xe0));
+    stands(&bytes, 16, &distinct::<16>(0xd0));
+    stands(&bytes, 32, &distinct::<6>(0xf0));
+    stands(&bytes, 38, &[0, 40]);
+    stands(&bytes, 40, &distinct::<10>(1));
+    stands(&bytes, 50, &[0, 53]);
+    stands(&bytes, 52, &distinct::<8>(0x11));
+    stands(&bytes, 80, &[10, 99, 0, 0, 24, 0, 0, 1]);
+    stands(&bytes, 88, &distinct::<16>(0xc0));
+    stands(&bytes, 104, &[64]);
+    // Version 2.
+    stands(&bytes, 105, &[2, 2, 0, 0x11, 0, 0, 0, 96]);
+    stands(&bytes, 113, &distinct::<16>(0xb0));
+    stands(&bytes, 129, &distinct::<4>(0x71));
+    stands(&bytes, 145, &distinct::<32>(0x20));
+    stands(&bytes, 177, &distinct::<32>(0x40));
+    // SMC-D of it.
+    stands(&bytes, 209, &distinct::<32>(0x80));
+    stands(&bytes, 257, &distinct::<8>(0x51));
+    stands(&bytes, 265, &[0xff, 1]);
+    stands(&bytes, 267, &distinct::<8>(0x61));
+    stands(&bytes, 275, &[0xff, 1, 0xe2, 0xd4, 0xc3, 0xd9]);
 }
 
 #[test]

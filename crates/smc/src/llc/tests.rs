@@ -12,9 +12,15 @@ fn roundtrip(version: Version, response: bool, body: Body, len: usize) {
 
 #[test]
 fn version_1_has_what_version_2_has_not() {
-    let keys = [NewKey { known: RKey(1), new: RKey(2), vaddr: 3 }; 2];
-    let cont = AddLinkCont { link: 2, left: 5, keys };
+    let key = |n: u32| NewKey { known: RKey(n), new: RKey(n + 1), vaddr: u64::from(n + 2) };
+    let cont = AddLinkCont { link: 2, left: 5, keys: [key(0x10), key(0x20)] };
     roundtrip(Version::V1, true, Body::AddLinkCont(cont), 44);
+    let body = Body::AddLinkCont(cont);
+    let bytes = Message { version: Version::V1, response: true, body }.emit();
+    // Linux has two bytes before the keys, Wireshark none.
+    assert_eq!(bytes[..8], [3, 44, 0, 0x80, 2, 5, 0, 0]);
+    let pair = |n: u8| [0, 0, 0, n, 0, 0, 0, n + 1, 0, 0, 0, 0, 0, 0, 0, n + 2];
+    assert_eq!((&bytes[8..24], &bytes[24..40]), (&pair(0x10)[..], &pair(0x20)[..]));
     let rejected = AddLink { reject: Some(RejectReason::NoAlternatePath), ..AddLink::default() };
     let bytes =
         Message { version: Version::V1, response: true, body: Body::AddLink(rejected.clone()) }
@@ -53,6 +59,9 @@ fn longer_messages() {
     let delete = |n| DeleteRkey { keys: vec![RKey(7); n], answer: DeleteRkeyAnswer::default() };
     roundtrip(Version::V2, false, Body::DeleteRkey(delete(255)), 8 + 255 * 4);
     roundtrip(Version::V1, false, Body::DeleteRkey(delete(8)), 44);
+    let body = Body::DeleteRkey(delete(2));
+    let bytes = Message { version: Version::V1, response: false, body }.emit();
+    assert_eq!(bytes[..16], [9, 44, 0, 0, 2, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 7]);
     let gids = vec![Default::default(); 2];
     roundtrip(Version::V2, false, Body::RequestAddLink(RequestAddLink { gids, reject: None }), 60);
 }
