@@ -702,6 +702,55 @@ mod tests {
     }
 
     #[test]
+    fn each_setting_may_be_an_option_or_stand_in_the_section() {
+        let written = [
+            ("address", "10.0.0.1,10.0.0.2", r#"["10.0.0.1", "10.0.0.2"]"#),
+            ("device", "mlx5_0", r#""mlx5_0""#),
+            ("eid", "A,B-2", r#"["A", "B-2"]"#),
+            ("send_buffer", "1M", r#""1M""#),
+            ("receive_buffer", "16K", "16384"),
+            ("max_conns", "16", "16"),
+            ("max_links", "2", "2"),
+            ("autocork", "0", "0"),
+            ("testlink_time", "7", "7"),
+            ("handshakes_max", "1", "1"),
+            ("spare_short", "off", "false"),
+            ("reuse_buffers", "off", r#""off""#),
+            ("peer_groups", "1", "1"),
+            ("memory_max", "16M", r#""16M""#),
+            ("peers", "192.0.2.0/24,2001:db8::1", r#"["192.0.2.0/24", "2001:db8::1"]"#),
+            ("congestion", "off", "false"),
+            ("vectors", "3", "3"),
+            ("use_vectors", "1-2", r#""1-2""#),
+            ("split_cqs", "0,2", r#"["0", "2"]"#),
+            ("segments", "1", "1"),
+            ("raw_ingress", "on", "true"),
+            ("poll_us", "0", "0"),
+            ("stamps", "on", "true"),
+            ("cgroup", "/x", r#""/x""#),
+            ("users", "own", r#""own""#),
+            ("dir", "/dev/shm/x", r#""/dev/shm/x""#),
+        ];
+        assert!(written.iter().map(|(name, ..)| *name).eq(SETTINGS.iter().map(|s| s.name)));
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.toml");
+        let path = file.to_str().unwrap();
+        let lines: Vec<_> = written.iter().map(|(n, _, value)| format!("{n} = {value}")).collect();
+        std::fs::write(&file, format!("[engine]\n{}\n", lines.join("\n"))).unwrap();
+        let of_file = load(&options(&["--config", path])).unwrap();
+        std::fs::write(&file, "").unwrap();
+        let words =
+            written.map(|(name, value, _)| [format!("--{}", name.replace('_', "-")), value.into()]);
+        let words: Vec<&str> = words.iter().flatten().map(String::as_str).collect();
+        let by_options = load(&options(&[&["--config", path], &words[..]].concat())).unwrap();
+        assert_eq!(of_file, by_options);
+        let usual = Config::default();
+        for setting in SETTINGS.iter().filter(|setting| setting.name != "users") {
+            assert_ne!(of_file.show(setting.name), usual.show(setting.name), "{}", setting.name);
+        }
+    }
+
+    #[test]
     fn a_general_directory_is_not_for_an_engine_of_several_users() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("config.toml");
