@@ -240,8 +240,9 @@ const LIVE_FIELDS: &[(&str, &str)] = &[
     ),
     ("cpu", "CPUs that the workers kept busy"),
     (
-        "frames, frame_bytes, ring_dropped, other_frames, no_frame, handed_over, taken_over, lane_full, fragments, \
-         datagrams, bytes, fragments_lost, output_sent, output_dropped, output_failed, output_unwritten",
+        "frames, frame_bytes, ring_dropped, unread, other_frames, no_frame, handed_over, taken_over, lane_full, \
+         whole_packets, fragments, datagrams, bytes, fragments_lost, output_sent, output_dropped, output_failed, \
+         output_unwritten, output_surplus",
         "since the beginning: as the metrics with _total behind these names",
     ),
     (

@@ -78,7 +78,10 @@ const LOG_BYTES: usize = 64 << 10;
 
 /// A map from a receive queue to the AF_XDP socket that its packets go to.
 #[derive(Debug)]
-pub struct SocketMap(OwnedFd);
+pub struct SocketMap {
+    fd: OwnedFd,
+    queues: u32,
+}
 
 /// How the kernel is told of a map; what is zero is as usual.
 #[derive(Clone, Copy, Default)]
@@ -124,13 +127,13 @@ impl SocketMap {
             ..MapCreate::default()
         };
         let fd = call::bpf(MAP_CREATE, &mut attributes).map_err(Failure::at("make a BPF map"))?;
-        Ok(Self(own(fd)))
+        Ok(Self { fd: own(fd), queues })
     }
 
     /// The number by which an instruction names the map.
     #[must_use]
     pub fn number(&self) -> i32 {
-        self.0.as_raw_fd()
+        self.fd.as_raw_fd()
     }
 
     /// From now on packets of the queue go to this socket.
@@ -141,7 +144,7 @@ impl SocketMap {
     pub fn set(&self, queue: u32, socket: &impl AsRawFd) -> Result<(), Failure> {
         let value = socket.as_raw_fd();
         let mut attributes = MapUpdate {
-            map: self.0.as_raw_fd().cast_unsigned(),
+            map: self.fd.as_raw_fd().cast_unsigned(),
             padding: 0,
             key: &raw const queue,
             value: &raw const value,
@@ -150,6 +153,16 @@ impl SocketMap {
         call::bpf(MAP_UPDATE_ELEM, &mut attributes)
             .map(drop)
             .map_err(Failure::at("put the socket in the BPF map"))
+    }
+
+    /// From now on packets go to no socket. A core that is about to hand some over may still do so, within the time that it
+    /// takes a turn of receiving.
+    ///
+    /// # Errors
+    ///
+    /// The errno; packets of the queues from there on go to their sockets as before.
+    pub fn clear(&self) -> Result<(), Failure> {
+        (0..self.queues).try_for_each(|queue| map::remove(&self.fd, &raw const queue).map(drop))
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod addressed;
 mod device;
+mod ends;
 mod options;
 mod stage;
 

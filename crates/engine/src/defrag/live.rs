@@ -17,6 +17,11 @@
 //! hashes fragments by address alone, or is told to (`ethtool -N eth0 rx-flow-hash udp4 sd`), all fragments
 //! of a datagram come in on one core, though perhaps not the one that the keyed hash chooses.
 //!
+//! **At the end** nothing is let in any more first: with `AF_PACKET` each ring refuses, with `AF_XDP` the gate is closed, and
+//! fragments are the kernel's again. Then workers go on until their rings are empty, and what they hand over is taken over:
+//! so each frame that was counted has become something that is counted. Only where there is enough (`--count`) rings are not
+//! read any more, and what is in them is counted as that.
+//!
 //! Nothing that comes after may hold up a ring: a datagram for the file goes through a queue of limited
 //! length to a thread of its own, and is dropped and counted when that is full; a device is written to
 //! without waiting.
@@ -48,7 +53,7 @@ use sys::xdp::{self, Socket};
 
 use super::{Link, secret, secrets};
 use crate::metrics::{self, Server};
-use exchange::Exchange;
+use exchange::{End, Exchange};
 use gate::Gate;
 use output::{Output, Recorder, Target};
 use pool::Pool;
@@ -457,10 +462,12 @@ impl Crew<'_> {
         let mut sockets = (0..queues).map(open).collect::<Result<Vec<_>, Error>>()?;
         Socket::family(&mut sockets);
         let secret = HashKey::new(secret().map_err(Error::Random)?);
-        let exchanges = Exchange::among(&sockets, room, secret).map_err(Error::System)?;
+        let end = End::new();
+        let numbers: Vec<u32> = sockets.iter().map(Socket::number).collect();
+        let exchanges = Exchange::among(&numbers, room, secret, &end).map_err(Error::System)?;
         // What nobody hands back is taken because somebody wants to see it: all of it.
         let own_only = self.options.to.is_some();
-        let gate = Gate::before(map, self.interface, own_only);
+        let gate = Gate::before(map, self.interface, own_only, end);
         let gate = gate.map_err(|failure| self.xdp_failed(failure))?;
         let how = match gate.link.mode {
             bpf::Mode::Native => "AF_XDP in the driver",
@@ -642,6 +649,8 @@ impl Team {
                 looked = (now, tally);
             }
         }
+        // First, or there might always be more, and what comes when nobody reads any more would be nobody's.
+        self.gate.iter().for_each(Gate::close);
         done.store(true, Ordering::Relaxed);
         let mut tally = Tally::default();
         for thread in self.threads {

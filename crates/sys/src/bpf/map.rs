@@ -113,7 +113,7 @@ fn set(map: &OwnedFd, key: *const u32, value: u32) -> Result<(), Failure> {
         .map_err(Failure::at("put a value in the BPF map"))
 }
 
-fn remove(map: &OwnedFd, key: *const u32) -> Result<bool, Failure> {
+pub(super) fn remove(map: &OwnedFd, key: *const u32) -> Result<bool, Failure> {
     match call::bpf(MAP_DELETE_ELEM, &mut entry(map, key, std::ptr::null())) {
         Ok(_) => Ok(true),
         Err(libc::ENOENT) => Ok(false),

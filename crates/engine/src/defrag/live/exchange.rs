@@ -7,6 +7,9 @@
 //!
 //! A lane has limited room. What finds none is dropped and counted: a worker that waited for another would
 //! lose what comes in by its own queue.
+//!
+//! Workers come to an end together ([`End`]): once nothing is let in any more and its ring is empty, each says that it hands
+//! over nothing any more, and when all have said so, what is in the lanes is all that there is.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -26,6 +29,28 @@ pub(super) struct Exchange {
     to: Vec<Option<Way>>,
     from: Vec<Receiver>,
     doors: Arc<[Door]>,
+    end: Arc<End>,
+    /// It has said that it hands over nothing any more.
+    has_ended: bool,
+}
+
+/// How workers come to an end.
+pub(super) struct End {
+    /// Not 0: nothing is let in any more.
+    closed: AtomicU32,
+    /// How many workers hand over nothing any more.
+    ended: AtomicU32,
+}
+
+impl End {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { closed: AtomicU32::new(0), ended: AtomicU32::new(0) })
+    }
+
+    /// Says that nothing is let in any more.
+    pub(super) fn close(&self) {
+        self.closed.store(1, Ordering::Release);
+    }
 }
 
 /// The way to another worker.
@@ -56,11 +81,13 @@ pub(super) fn room(ring: u32, workers: u32) -> u32 {
 }
 
 impl Exchange {
-    /// Of a worker for each of these sockets, which are a family. `room`: see [`room`]; `secret`: drawn at random.
+    /// Of a worker for each of the sockets with these numbers, which are a family. `room`: see [`room`]; `secret`: drawn at random; `end`: of
+    /// nobody else.
     pub(super) fn among(
-        sockets: &[Socket],
+        sockets: &[u32],
         room: u32,
         secret: HashKey,
+        end: &Arc<End>,
     ) -> Result<Vec<Self>, Failure> {
         let count = u32::try_from(sockets.len()).unwrap_or(u32::MAX);
         let each = room / count.saturating_sub(1).max(1);
@@ -73,14 +100,16 @@ impl Exchange {
             to: Vec::new(),
             from: Vec::new(),
             doors: Arc::clone(&doors),
+            end: Arc::clone(end),
+            has_ended: false,
         };
         let mut all: Vec<Self> = (0..count).map(alone).collect();
         for from in 0..sockets.len() {
-            for (to, socket) in sockets.iter().enumerate() {
+            for (to, socket) in sockets.iter().copied().enumerate() {
                 let way = (from != to).then(|| {
                     let (lane, receiver) = lane(each);
                     all[to].from.push(receiver);
-                    Way { lane, socket: socket.number(), sent: false }
+                    Way { lane, socket, sent: false }
                 });
                 all[from].to.push(way);
             }
@@ -173,6 +202,38 @@ impl Exchange {
         // Also if it was not the bell that woke us: who saw us asleep may have rung since.
         let _ = door.bell.hear();
     }
+
+    /// Whether nothing is let in any more.
+    pub(super) fn is_closed(&self) -> bool {
+        self.end.closed.load(Ordering::Acquire) != 0
+    }
+
+    /// Says that this worker hands over nothing any more. What it did is shown.
+    pub(super) fn end(&mut self) {
+        if !self.has_ended {
+            self.has_ended = true;
+            // Release: what was shown in the lanes, before it is known that it was the last.
+            self.end.ended.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Whether this worker has said so.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Whether all workers have: what is in the lanes then is the rest.
+    pub(super) fn all_have_ended(&self) -> bool {
+        // Acquire: pairs with the Release in `end`, of each of them.
+        self.end.ended.load(Ordering::Acquire) as usize >= self.doors.len()
+    }
+}
+
+impl Drop for Exchange {
+    /// Also of a worker that has panicked: the others do not wait for it.
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 #[cfg(test)]
@@ -184,5 +245,23 @@ mod tests {
         assert_eq!([room(1024, 0), room(1024, 1)], [0, 0]);
         assert_eq!([room(1024, 2), room(1024, 5)], [1024, 1024]);
         assert_eq!(room(1024, 257), 64 * 256, "so little is no use");
+    }
+
+    #[test]
+    fn the_end_is_there_when_each_has_said_so_once_or_is_no_more() {
+        let end = End::new();
+        let all = Exchange::among(&[7, 8, 9], 64, HashKey::new([1, 2]), &end).unwrap();
+        let Ok([mut one, two, mut three]) = <[Exchange; 3]>::try_from(all) else { unreachable!() };
+        for _ in 0..3 {
+            one.end();
+        }
+        assert!(one.has_ended() && !one.all_have_ended() && !three.has_ended());
+        drop(two);
+        assert!(!one.all_have_ended());
+        three.end();
+        assert!(one.all_have_ended() && three.all_have_ended());
+        assert!(!one.is_closed());
+        end.close();
+        assert!(one.is_closed());
     }
 }

@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 use sys::bpf::{self, AddressSet, SocketMap};
 use sys::call::Failure;
 use sys::interface::{self, Interface};
 
+use super::exchange::End;
 use super::redirect::{self, Takes};
 
 /// Addresses of the host that the program may know. Fragments to those that find no room stay the kernel's.
@@ -20,15 +22,17 @@ pub(super) struct Gate {
     address: [u8; 6],
     /// If only the host's own are taken.
     own: Option<Own>,
+    end: Arc<End>,
 }
 
 impl Gate {
     /// At an interface, in front of the sockets of a map. `own_only`: not all fragments to the interface are taken, but
-    /// those to unicast addresses of the host.
+    /// those to unicast addresses of the host. `end`: that of the workers, which is told when it is closed.
     pub(super) fn before(
         map: SocketMap,
         interface: &Interface,
         own_only: bool,
+        end: Arc<End>,
     ) -> Result<Self, Failure> {
         let mut own = own_only.then(Own::none).transpose()?;
         if let Some(own) = &mut own {
@@ -36,7 +40,16 @@ impl Gate {
         }
         let address = interface.address;
         let link = bpf::Link::attach(&program(&map, address, own.as_ref())?, interface.index)?;
-        Ok(Self { link, map, address, own })
+        Ok(Self { link, map, address, own, end })
+    }
+
+    /// Takes nothing any more: what comes from now on is the kernel's, and workers may come to an end. The program stays: a
+    /// driver that is told to do without may drop what it has at that moment, and must not before all is read.
+    pub(super) fn close(&self) {
+        // It is refused for no reason that could be here; or workers are not told, and end when their time is up.
+        if self.map.clear().is_ok() {
+            self.end.close();
+        }
     }
 
     /// The interface has this address now, and the host what it has. If that cannot be told the kernel, fragments to the
@@ -54,6 +67,13 @@ impl Gate {
         if new.and_then(|new| self.link.replace(&new)).is_ok() {
             self.address = address;
         }
+    }
+}
+
+impl Drop for Gate {
+    /// Also where not all workers could be started: those that were are not to wait for the end.
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

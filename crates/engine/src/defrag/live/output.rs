@@ -66,6 +66,8 @@ pub struct Counts {
     pub failed: u64,
     /// Missing in the file, whatever the device did with them: it did not take them fast enough.
     pub unwritten: u64,
+    /// More than were asked for, so nobody gets them.
+    pub surplus: u64,
 }
 
 impl Counts {
@@ -137,6 +139,7 @@ impl Output {
         bytes: impl Fn(&'a B) -> &'a [u8],
     ) {
         if !self.target.admit() {
+            self.counts.surplus += 1;
             return;
         }
         if self.queue.is_none() && self.target.device.is_none() {

@@ -16,6 +16,8 @@ pub struct Tally {
     pub frame_bytes: u64,
     /// Frames that found no room in the ring.
     pub ring_dropped: u64,
+    /// Frames that were in the ring at the end and were not read any more.
+    pub unread: u64,
     /// Frames that hold no IP packet, or were cut.
     pub other: u64,
     /// Fragments for which there was no frame in the pool, or that do not fit in one.
@@ -46,6 +48,7 @@ impl Tally {
         self.frames += other.frames;
         self.frame_bytes += other.frame_bytes;
         self.ring_dropped += other.ring_dropped;
+        self.unread += other.unread;
         self.other += other.other;
         self.no_frame += other.no_frame;
         self.handed_over += other.handed_over;
@@ -59,6 +62,7 @@ impl Tally {
         self.output.dropped += other.output.dropped;
         self.output.failed += other.output.failed;
         self.output.unwritten += other.output.unwritten;
+        self.output.surplus += other.output.surplus;
         self.cpu_ns += other.cpu_ns;
         self.work_ns += other.work_ns;
     }
@@ -105,12 +109,17 @@ impl Tally {
     }
 
     /// What only grows: name, what it is, value.
-    fn counts(&self) -> [(&'static str, &'static str, u64); 16] {
+    fn counts(&self) -> [(&'static str, &'static str, u64); 19] {
         let (c, o) = (&self.counters, &self.output);
         [
             ("frames", "Frames that the ring brought.", self.frames),
             ("frame_bytes", "Bytes in frames that the ring brought.", self.frame_bytes),
             ("ring_dropped", "Frames that found no room in the ring.", self.ring_dropped),
+            (
+                "unread",
+                "Frames that were in the ring at the end and not read any more: there was enough (--count).",
+                self.unread,
+            ),
             ("other_frames", "Frames that hold no IP packet, or were cut.", self.other),
             ("no_frame", "Fragments for which there was no frame to keep them in.", self.no_frame),
             ("handed_over", "Fragments that one worker handed over to another.", self.handed_over),
@@ -120,6 +129,7 @@ impl Tally {
                 "Fragments that another worker was too far behind to take.",
                 self.lane_full,
             ),
+            ("whole_packets", "Packets that were no fragments.", c.whole),
             ("fragments", "Fragments that came in.", c.fragments),
             ("datagrams", "Datagrams that were put together.", c.datagrams),
             ("bytes", "Bytes of payload in datagrams that were put together.", c.bytes),
@@ -135,6 +145,11 @@ impl Tally {
                 "output_unwritten",
                 "Datagrams for the device that the file did not take in time.",
                 o.unwritten,
+            ),
+            (
+                "output_surplus",
+                "Datagrams that were put together when there had been enough (--count), for nobody.",
+                o.surplus,
             ),
         ]
     }
@@ -208,6 +223,7 @@ impl Tally {
         }
         for (words, n) in [
             ("frames dropped, no room in the ring", self.ring_dropped),
+            ("frames left in the ring at the end", self.unread),
             ("fragments dropped, no frame to keep them in", self.no_frame),
             ("fragments dropped, the worker they belong to is too far behind", self.lane_full),
             ("datagrams not written, output too slow", self.output.dropped),

@@ -29,6 +29,10 @@ const GATHER: Duration = Duration::from_micros(200);
 /// How long what has come before the end may take to be handed over. The kernel's timer for that may be late by a few
 /// ticks of 10 ms.
 const LAST_MS: i32 = 50;
+const LAST_NS: u64 = LAST_MS as u64 * 1_000_000;
+/// How long the end of workers that have frames of each other may take, nanoseconds: else one that does not get on, or
+/// nobody who closes the gate, would have them wait for ever.
+const END_MOST_NS: u64 = 3_000_000_000;
 /// How often others are told what was counted.
 const TELL_NS: u64 = 50_000_000;
 /// Datagrams whose time is up that are given up at once.
@@ -182,8 +186,13 @@ impl Store<xdp::Frame> for &Socket {
 /// Works on a packet ring until it is to stop.
 pub(super) fn packets(mut worker: Worker<Slot>, mut ring: Ring, mut pool: Pool<Block>) -> Tally {
     worker.begin();
-    let ring_dropped = |ring: &Ring, tally: &mut Tally| {
-        tally.ring_dropped += u64::from(ring.statistics().dropped);
+    // Frames that the kernel has put into the ring.
+    let mut brought = 0;
+    let mut look = |ring: &Ring, tally: &mut Tally| {
+        let statistics = ring.statistics();
+        tally.ring_dropped += u64::from(statistics.dropped);
+        brought += u64::from(statistics.frames.saturating_sub(statistics.dropped));
+        brought
     };
     let mut naps = 0;
     while !worker.is_to_stop() {
@@ -204,16 +213,18 @@ pub(super) fn packets(mut worker: Worker<Slot>, mut ring: Ring, mut pool: Pool<B
                 ring.wait(NAP_MS);
             }
         }
-        worker.tell(began, |tally| ring_dropped(&ring, tally));
+        worker.tell(began, |tally| {
+            look(&ring, tally);
+        });
     }
-    finish(&mut worker, &mut ring, &mut pool);
-    worker.end(|tally| ring_dropped(&ring, tally))
+    finish_packets(&mut worker, &mut ring, &mut pool);
+    worker.end(|tally| tally.unread = look(&ring, tally).saturating_sub(tally.frames))
 }
 
 /// Works on what has come until now, also in the block that was not handed over yet, unless there was enough.
-fn finish(worker: &mut Worker<Slot>, ring: &mut Ring, pool: &mut Pool<Block>) {
+fn finish_packets(worker: &mut Worker<Slot>, ring: &mut Ring, pool: &mut Pool<Block>) {
     // Or there might always be more.
-    if worker.target.is_done() || ring.refuse().is_err() {
+    if ring.refuse().is_err() {
         return;
     }
     let refused = call::now_ns();
@@ -335,7 +346,53 @@ pub(super) fn chunks(
         }
         worker.tell(began, |tally| dropped(&socket, tally));
     }
+    finish_chunks(&mut worker, &mut socket, &mut exchange, chunk_bytes);
     worker.end(|tally| dropped(&socket, tally))
+}
+
+/// Works on what has come until nothing was let in any more, unless there was enough, and in any case on all that other workers
+/// hand over until they have come so far as well.
+fn finish_chunks(
+    worker: &mut Worker<xdp::Frame>,
+    socket: &mut Socket,
+    exchange: &mut Exchange,
+    chunk_bytes: u32,
+) {
+    let began = call::now_ns();
+    let mut closed = None;
+    loop {
+        let now = call::now_ns();
+        let mut came = 0;
+        if !worker.target.is_done() && !exchange.has_ended() {
+            came += receive(worker, socket, exchange, chunk_bytes);
+        }
+        // Asked before the lanes are looked at: then what is there is all.
+        let all_have_ended = exchange.all_have_ended();
+        came += take_over(worker, socket, exchange, chunk_bytes);
+        socket.refill();
+        if came > 0 {
+            worker.tally.work_ns += call::now_ns() - now;
+        }
+        if now >= began + END_MOST_NS || came == 0 && all_have_ended {
+            break;
+        }
+        if came == 0 {
+            if closed.is_none() && exchange.is_closed() {
+                closed = Some(now);
+            }
+            // A core may have been about to hand some frames over.
+            if closed.is_some_and(|closed| now >= closed + LAST_NS) {
+                exchange.end();
+            }
+            // A driver that has found no room for frames waits to be asked.
+            socket.wait(None, 0);
+            std::thread::sleep(SHORT_NAP);
+        }
+    }
+    while let Some((frame, _)) = socket.next() {
+        worker.tally.unread += 1;
+        socket.release(frame);
+    }
 }
 
 /// Works on the frames that are there, at most a burst; answers how many.
