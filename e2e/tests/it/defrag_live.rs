@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
 
 mod addressed;
+mod changes;
 mod device;
 mod ends;
 mod options;

@@ -189,6 +189,15 @@ fn tell(news: &News<'_>, form: Form) -> io::Result<()> {
             "shunt: the MTU of {interface} is {mtu} now, and packets of more than {fits} bytes are dropped \
              until shunt defrag is started anew"
         )),
+        News::Unserved { interface, queues, served } => {
+            let s = if *served == 1 { "" } else { "s" };
+            say::line(format_args!(
+                "shunt: {interface} has {queues} receive queues now, and the first {served} of them are served: \
+                 fragments that come by another stay with the kernel, and a datagram of which some do is put together \
+                 by nobody; start shunt defrag anew, without --workers, or have the interface use {served} queue{s} \
+                 (ethtool -L, or -X {interface} equal {served})"
+            ));
+        }
         News::Rates(rates) => match form {
             Form::Words => say::line(rates),
             Form::Json | Form::JsonAside => return form.object(rates),

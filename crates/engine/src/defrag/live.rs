@@ -254,6 +254,15 @@ pub enum News<'a> {
         /// The longest packet that there is room for.
         fits: u32,
     },
+    /// It has more receive queues than are served, by `AF_XDP`: told at the start, and when they have become more.
+    Unserved {
+        /// The interface.
+        interface: &'a str,
+        /// Its receive queues.
+        queues: u32,
+        /// The first so many of them are served.
+        served: u32,
+    },
     /// What there was since the last time.
     Rates(Rates<'a>),
 }
@@ -351,6 +360,8 @@ struct Team {
     /// The longest packet that there is room for.
     fits: u32,
     gate: Option<Gate>,
+    /// Receive queues that are served; `None`: whatever there are.
+    served: Option<u32>,
 }
 
 impl Crew<'_> {
@@ -484,6 +495,7 @@ impl Crew<'_> {
             })?;
         }
         team.gate = Some(gate);
+        team.served = Some(queues);
         Ok(team)
     }
 
@@ -555,7 +567,14 @@ impl Drop for Alarm {
 
 impl Team {
     fn new(how: &str, fits: u32) -> Self {
-        Self { threads: Vec::new(), told: Vec::new(), how: how.to_owned(), fits, gate: None }
+        Self {
+            threads: Vec::new(),
+            told: Vec::new(),
+            how: how.to_owned(),
+            fits,
+            gate: None,
+            served: None,
+        }
     }
 
     fn start(
@@ -591,6 +610,7 @@ impl Team {
                     let (interface, mtu) = (&found.name[..], found.mtu);
                     news(News::Outgrown { interface, mtu, fits: self.fits });
                 }
+                self.look_at_queues(&found, seen, news);
             }
             Ok(None) => return Err(Error::Gone(crew.options.interface.clone())),
             // It may be on its way out: a second later more is known.
@@ -601,6 +621,16 @@ impl Team {
         seen.is_down = matches!(device, Err(Error::Down(_)));
         // Whoever sets something may have it down for a moment.
         if seen.is_down && !was_down { Ok(()) } else { device }
+    }
+
+    /// Looks whether there are queues that nobody serves. That a queue is there which is served already is nothing to tell.
+    fn look_at_queues(&self, found: &Interface, seen: &mut Seen, news: &mut dyn FnMut(News<'_>)) {
+        let Some(served) = self.served else { return };
+        let there = queues(found);
+        if there > served && there != seen.queues {
+            news(News::Unserved { interface: &found.name, queues: there, served });
+        }
+        seen.queues = there;
     }
 
     /// Tells what happens until the end, and what there was.
@@ -622,7 +652,8 @@ impl Team {
         let began = Instant::now();
         let mut looked = (began, sum(&self.told));
         let (mut sought, mut cut_short) = (began, None);
-        let mut seen = Seen { mtu: self.fits, is_down: false };
+        let mut seen = Seen { mtu: self.fits, queues: 0, is_down: false };
+        self.look_at_queues(crew.interface, &mut seen, news);
         let is_over = |now: Instant| {
             stop.load(Ordering::Relaxed)
                 || done.load(Ordering::Relaxed)
@@ -668,6 +699,8 @@ impl Team {
 struct Seen {
     /// Of that which fragments come in on: the longest packet that it has let in.
     mtu: u32,
+    /// Its receive queues, if that matters.
+    queues: u32,
     /// The device to write to was down.
     is_down: bool,
 }

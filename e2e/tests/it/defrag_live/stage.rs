@@ -185,6 +185,11 @@ impl Stage {
         ip_of(&["netns", "exec", &self.b(), "sh", "-c", line])
     }
 
+    /// The same on host A.
+    pub(super) fn types_beyond(&self, line: &str) -> Result<String, String> {
+        ip_of(&["netns", "exec", &self.a(), "sh", "-c", line])
+    }
+
     /// Fragments by IPv6 that host B has seen.
     pub(super) fn fragments6(&self) -> u64 {
         let text = self.inside(|| std::fs::read_to_string("/proc/thread-self/net/snmp6").unwrap());
