@@ -198,6 +198,12 @@ fn tell(news: &News<'_>, form: Form) -> io::Result<()> {
                  (ethtool -L, or -X {interface} equal {served})"
             ));
         }
+        News::Up { interface, is_up: false } => say::line(format_args!(
+            "shunt: {interface} is down: nothing comes in until it is up again (ip link set {interface} up)"
+        )),
+        News::Up { interface, is_up: true } => {
+            say::line(format_args!("shunt: {interface} is up again"));
+        }
         News::Rates(rates) => match form {
             Form::Words => say::line(rates),
             Form::Json | Form::JsonAside => return form.object(rates),

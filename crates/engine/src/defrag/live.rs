@@ -263,6 +263,13 @@ pub enum News<'a> {
         /// The first so many of them are served.
         served: u32,
     },
+    /// The interface was set down, or up again: nothing comes in meanwhile.
+    Up {
+        /// The interface.
+        interface: &'a str,
+        /// Whether it is up now.
+        is_up: bool,
+    },
     /// What there was since the last time.
     Rates(Rates<'a>),
 }
@@ -610,6 +617,10 @@ impl Team {
                     let (interface, mtu) = (&found.name[..], found.mtu);
                     news(News::Outgrown { interface, mtu, fits: self.fits });
                 }
+                if found.up != seen.is_up {
+                    seen.is_up = found.up;
+                    news(News::Up { interface: &found.name, is_up: found.up });
+                }
                 self.look_at_queues(&found, seen, news);
             }
             Ok(None) => return Err(Error::Gone(crew.options.interface.clone())),
@@ -652,7 +663,7 @@ impl Team {
         let began = Instant::now();
         let mut looked = (began, sum(&self.told));
         let (mut sought, mut cut_short) = (began, None);
-        let mut seen = Seen { mtu: self.fits, queues: 0, is_down: false };
+        let mut seen = Seen { mtu: self.fits, is_up: true, queues: 0, is_down: false };
         self.look_at_queues(crew.interface, &mut seen, news);
         let is_over = |now: Instant| {
             stop.load(Ordering::Relaxed)
@@ -699,6 +710,8 @@ impl Team {
 struct Seen {
     /// Of that which fragments come in on: the longest packet that it has let in.
     mtu: u32,
+    /// It was up.
+    is_up: bool,
     /// Its receive queues, if that matters.
     queues: u32,
     /// The device to write to was down.

@@ -1,11 +1,11 @@
-//! What becomes of the interface while it is looked at: queues that are added.
+//! What becomes of the interface while it is looked at: queues that are added, and that it is set down and up again.
 
 use std::time::Duration;
 
 use e2e::run::{eventually, skipped};
 
 use super::ends::{halves, send};
-use super::stage::Stage;
+use super::stage::{Stage, Told};
 use super::{METRICS, number, page};
 
 /// Both ends of the cable with so many queues from now on.
@@ -49,4 +49,29 @@ fn queues_that_nobody_serves_are_told() {
     assert!(said.contains("vb has 4 receive queues now, and the first 3 of them"), "{said}");
     let said = stage.shunt(&["--workers", "3", "--stats", "0"]).stop();
     assert!(!said.contains("queues"), "{said}");
+}
+
+#[test]
+fn an_interface_that_is_down_for_a_while_is_told_and_brings_fragments_afterwards() {
+    for way in [&["--workers", "1"][..], &["--workers", "3"], &["--xdp"]] {
+        let Some(stage) = Stage::with_queues(2) else { return };
+        let options = ["--json", "--stats", "0", "--metrics", METRICS];
+        let mut shunt = stage.shunt(&[way, &options].concat());
+        let whole = || number(&page(&stage), "\nshunt_defrag_datagrams_total ");
+        let mut ids = 0;
+        for times in 1..3 {
+            send(&stage, &halves(ids..ids + 50));
+            ids += 50;
+            eventually("they are whole", || whole() == u64::from(ids));
+            let told = |words: &str| shunt.said().matches(words).count() == times;
+            stage.set_down();
+            eventually("it says that it is down", || told("shunt: vb is down: nothing comes in"));
+            stage.types("ip link set vb up").unwrap();
+            eventually("and up again", || told("shunt: vb is up again"));
+        }
+        send(&stage, &halves(ids..ids + 50));
+        eventually("they are whole", || whole() == u64::from(ids + 50));
+        let said = shunt.stop();
+        assert_eq!(Told::of(&said).get("in_progress"), 0, "{way:?}: {said}");
+    }
 }
