@@ -29,7 +29,8 @@ use crate::defrag::live::fragments_to_us;
 
 /// Memory that fragments may hold, bytes.
 const MEMORY: u64 = 4 << 20;
-/// Datagrams in progress.
+/// Datagrams in progress. Of those that are cut as networks are, at 1,000 bytes and more, memory holds fewer. With smaller
+/// pieces one in which nothing moves goes for a new one.
 const DATAGRAMS: u32 = 4096;
 /// How long one may take, nanoseconds: whoever sent it has sent it again long before.
 const TIMEOUT_NS: u64 = 1_000_000_000;

@@ -213,6 +213,7 @@ fn what_waits_is_bounded_and_given_up() {
     }
     let held: usize = assembly.waiting.held.values().map(|bytes| bytes.len()).sum();
     assert!(held > 0 && held as u64 <= MEMORY, "{held}");
+    assert!(assembly.shard.gauges().datagrams < DATAGRAMS, "memory is what limits them");
     assert_eq!(assembly.waiting.held.len() as u64, u64::from(assembly.shard.gauges().datagrams));
     for _ in 0..DATAGRAMS {
         assembly.expire(2 * TIMEOUT_NS);
