@@ -20,6 +20,9 @@ pub enum Reason {
     /// The response is LM, NTLM, or NTLM2 session response: too weak.
     #[error("a response older than NTLMv2")]
     OldResponse,
+    /// A name, and nothing to prove it by: what a client tries with the name of its user, before it comes without a name.
+    #[error("a name without a password")]
+    NoPassword,
     /// Nobody has this name, and guests are not let in.
     #[error("unknown user")]
     UnknownUser,
@@ -58,12 +61,13 @@ pub enum Reason {
 
 impl Reason {
     /// Each [`Self::key`] that there is.
-    pub const KEYS: [&'static str; 16] = [
+    pub const KEYS: [&'static str; 17] = [
         "malformed",
         "out_of_turn",
         "no_mechanism",
         "not_unicode",
         "old_response",
+        "no_password",
         "unknown_user",
         "wrong_password",
         "disabled",
@@ -86,6 +90,7 @@ impl Reason {
             Self::NoMechanism => "no_mechanism",
             Self::NotUnicode => "not_unicode",
             Self::OldResponse => "old_response",
+            Self::NoPassword => "no_password",
             Self::UnknownUser => "unknown_user",
             Self::WrongPassword => "wrong_password",
             Self::Disabled => "disabled",
@@ -112,6 +117,7 @@ impl Reason {
             }
             Self::NoMechanism
             | Self::OldResponse
+            | Self::NoPassword
             | Self::UnknownUser
             | Self::WrongPassword
             | Self::ClockSkew
@@ -168,6 +174,7 @@ mod tests {
             NoMechanism,
             NotUnicode,
             OldResponse,
+            NoPassword,
             UnknownUser,
             WrongPassword,
             Disabled,

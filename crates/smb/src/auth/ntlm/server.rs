@@ -123,12 +123,19 @@ impl Judge<'_> {
         if self.input.users.locked_out(&said.user, &said.domain) {
             return Err(Reason::LockedOut);
         }
-        let response = Response::parse(said.nt_response)?;
-        let Some((user, base)) = self.prove(said, &response)? else {
+        let guest = |mut who: Authenticated| {
             who.user.clone_from(&said.user);
             who.guest = true;
-            return Ok((who, None));
+            Ok((who, None))
         };
+        if said.nt_response.is_empty() {
+            return match self.is_guest(said) {
+                true => guest(who),
+                false => Err(Reason::NoPassword),
+            };
+        }
+        let response = Response::parse(said.nt_response)?;
+        let Some((user, base)) = self.prove(said, &response)? else { return guest(who) };
         if user.disabled {
             return Err(Reason::Disabled);
         }
@@ -150,16 +157,21 @@ impl Judge<'_> {
         Ok((who, Some((exported, flags))))
     }
 
+    /// Whether it is somebody whom nobody knows, and those are guests.
+    fn is_guest(&self, said: &Authenticate<'_>) -> bool {
+        self.settings.guest && self.input.users.find(&said.user, &said.domain).is_none()
+    }
+
     /// The user whose password the client knows, and the key that comes of it; `None`: nobody, so a guest.
     fn prove(
         &self,
         said: &Authenticate<'_>,
         response: &Response<'_>,
     ) -> Result<Option<(User, Key)>, Reason> {
-        let found = self.input.users.find(&said.user, &said.domain);
-        if found.is_none() && self.settings.guest {
+        if self.is_guest(said) {
             return Ok(None);
         }
+        let found = self.input.users.find(&said.user, &said.domain);
         // Nobody, or somebody without a password, takes as long as somebody.
         let nobody = NtHash::new([0; 16]);
         let theirs = found.as_ref().and_then(|user| user.nt_hash.as_ref());

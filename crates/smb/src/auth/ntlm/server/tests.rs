@@ -166,6 +166,23 @@ fn old_responses_are_refused() {
     assert_eq!(reason(replay(Settings::default(), &token).1), Reason::OldResponse);
 }
 
+/// `smbclient -N` says the name of its user and nothing else, and then comes without a name: it was counted, and held
+/// against that user, as a guess by an old client.
+#[test]
+fn a_name_without_a_password_is_no_guess() {
+    let mut token = authenticate();
+    token[20..22].fill(0);
+    let refused = reason(replay(Settings::default(), &token).1);
+    assert_eq!((refused, refused.is_guess()), (Reason::NoPassword, false));
+    let guests = Settings { guest: true, ..Settings::default() };
+    let known = reason(replay(guests.clone(), &token).1);
+    assert_eq!(known, Reason::NoPassword, "a user who is known is no guest");
+    let name_at = usize::try_from(u32::from_le_bytes(*token[40..].first_chunk().unwrap())).unwrap();
+    token[name_at] = b'x';
+    let who = done(replay(guests, &token).1);
+    assert!(who.guest && who.user == "xaemon", "{who:?}");
+}
+
 #[test]
 fn a_clock_may_be_wrong_by_so_much() {
     use std::time::Duration;
