@@ -250,7 +250,12 @@ fn users_and_shares_are_what_was_said() {
     assert!(named("read")["p50_ns"].as_u64().unwrap() > 0);
     contains(
         &place.done(&["stat", "smb", to[0], to[1]], ""),
-        &["shares: all, bobs, IPC$", "create"],
+        &[
+            "shares: all, bobs, IPC$",
+            "create",
+            "logons: user 5; refused: unknown user 1, wrong password 1\n",
+            "in use: 0 of 4096 connections, 0 of 16384 sessions, 0 of ",
+        ],
     );
 
     place.done(&["serve", "user", "disable", "ann", of[0], of[1]], "");

@@ -127,6 +127,8 @@ fn text(stat: &Value, lines: usize) -> String {
             word(&slow["share"])
         );
     }
+    text += &logons(stat);
+    text += &limits(stat);
     let limited = number(stat, "connections_limited");
     if limited > 0 {
         text += &format!("{limited} connections closed: more than connections-max\n");
@@ -138,6 +140,39 @@ fn text(stat: &Value, lines: usize) -> String {
         text += "\nThere are more sessions or opens than are told.\n";
     }
     text
+}
+
+/// What has happened, and how often.
+fn happened(stat: &Value, name: &str) -> String {
+    let all: Vec<String> = list(stat, name)
+        .filter(|of| number(of, "count") > 0)
+        .map(|of| format!("{} {}", word(&of["what"]).replace('_', " "), number(of, "count")))
+        .collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+}
+
+/// Who has come in, and who has not.
+fn logons(stat: &Value) -> String {
+    format!("logons: {}; refused: {}\n", happened(stat, "logons"), happened(stat, "logons_failed"))
+}
+
+/// What there is of each thing that has a limit. Nothing, if it is one of before there were these.
+fn limits(stat: &Value) -> String {
+    let most = &stat["limits"];
+    if !most.is_object() {
+        return String::new();
+    }
+    format!(
+        "in use: {} of {} connections, {} of {} sessions, {} of {} descriptors, {} of {} for answers that wait\n",
+        number(stat, "connections"),
+        number(most, "connections_max"),
+        number(stat, "sessions_count"),
+        number(most, "sessions_max"),
+        number(stat, "descriptors"),
+        number(most, "descriptors_max"),
+        table::bytes(number(stat, "backlog_bytes")),
+        table::bytes(number(most, "backlog_bytes_max")),
+    )
 }
 
 fn commands(stat: &Value) -> String {
@@ -264,7 +299,11 @@ mod tests {
             "fell_back": "it rains", "shares": ["music", "IPC$"], "connections": 2, "sessions_count": 1,
             "slow_shares": [{"share": "music", "calls": 16, "calls_max": 16}],
             "bytes_read": 2048, "bytes_written": 1, "connections_limited": 3, "truncated": true,
-            "files": {"files": 1, "opens": 2, "locks": 4},
+            "files": {"files": 1, "opens": 2, "locks": 4}, "descriptors": 5, "backlog_bytes": 4096,
+            "logons": [{"what": "user", "count": 4}, {"what": "guest", "count": 0}],
+            "logons_failed": [{"what": "wrong_password", "count": 6}, {"what": "locked_out", "count": 0}],
+            "limits": {"connections_max": 4096, "sessions_max": 16384, "descriptors_max": 512,
+                "backlog_bytes_max": 1 << 30},
             "commands": [{"command": "read", "served": 9, "failed": 1, "p50_ns": 1500, "p99_ns": 250_000}],
             "sessions": [{"id": 255, "user": "ann\u{1b}[2J", "kind": "user", "dialect": "3.1.1",
                 "signing": "offered", "encryption": "aes128gcm", "opens": 2, "channels": [
@@ -280,6 +319,8 @@ mod tests {
             "music, IPC$",
             "1 files open 2 times",
             "read 2K",
+            "logons: user 4; refused: wrong password 6\n",
+            "in use: 2 of 4096 connections, 1 of 16384 sessions, 5 of 512 descriptors, 4K of 1G for answers",
             "3 connections closed",
             "the file system of music keeps its callers waiting; 16 of 16 threads are in it: more calls wait",
             "1.5us",
