@@ -2,6 +2,7 @@
 
 mod host;
 mod process;
+mod units;
 
 use std::ffi::{CString, OsStr};
 use std::path::Path;

@@ -1,21 +1,18 @@
 //! The host, for whatever program: what its kernel, its limits and the directory of the board allow, and what runs here.
 
 use std::path::Path;
-use std::process::Command;
 
 use engine::remote::control::Request;
 use engine::remote::host;
 use nix::sys::utsname::uname;
 use sys::uring::Ring;
 
-use super::{Check, Report};
+use super::{Check, Report, units};
 use crate::config::{Merged, Wrong};
 use crate::{engine as remote, snapshot};
 
 /// Programs on the board that are named.
 const NAMED: usize = 8;
-/// Services of ours.
-const UNITS: [&str; 3] = ["shunt-engine.service", "shunt-serve.service", "shunt-metrics.service"];
 
 /// Looks at all of it. `sections`: what is wrong with those of the configuration file that are for an engine and a server.
 pub(crate) fn examine(settings: &anyhow::Result<Merged>, sections: &[Wrong]) -> Report {
@@ -34,7 +31,7 @@ pub(crate) fn examine(settings: &anyhow::Result<Merged>, sections: &[Wrong]) -> 
     checks.push(uring_check(Ring::new(8).map(drop).map_err(|why| why.to_string())));
     let is_rxe = Path::new("/sys/module/rdma_rxe").exists();
     checks.push(rdma_check(&remote::rdma_devices(), is_rxe));
-    checks.push(units_check(units()));
+    checks.push(units::check());
     Report::of_host(checks)
 }
 
@@ -156,40 +153,6 @@ fn rdma_check(devices: &[String], is_rxe: bool) -> Check {
     }
 }
 
-/// Our services as systemd has them: each name with its state, those left out that are not installed. `None`: there is no
-/// systemd, or it does not say.
-fn units() -> Option<Vec<(&'static str, String)>> {
-    if !Path::new("/run/systemd/system").exists() {
-        return None;
-    }
-    let state = |unit: &'static str| {
-        let properties = "--property=LoadState,ActiveState";
-        let said = Command::new("systemctl").args(["show", properties, unit]).output().ok()?;
-        let said = String::from_utf8_lossy(&said.stdout).into_owned();
-        let value = |name: &str| said.lines().find_map(|line| line.strip_prefix(name));
-        let is_there = value("LoadState=")? == "loaded";
-        Some((unit, is_there.then(|| value("ActiveState=").unwrap_or("unknown").to_owned())))
-    };
-    let all: Option<Vec<_>> = UNITS.into_iter().map(state).collect();
-    let there = all?.into_iter().filter_map(|(unit, state)| Some((unit, state?)));
-    Some(there.collect())
-}
-
-fn units_check(units: Option<Vec<(&'static str, String)>>) -> Check {
-    const NAME: &str = "systemd";
-    let Some(units) = units else { return Check::ok(NAME, "no systemd here") };
-    if units.is_empty() {
-        return Check::ok(NAME, "no unit of Shunt is installed");
-    }
-    let words: Vec<_> = units.iter().map(|(unit, state)| format!("{unit} is {state}")).collect();
-    match units.iter().find(|(_, state)| state == "failed") {
-        Some((unit, _)) => {
-            Check::warn(NAME, words.join(", "), format!("journalctl -u {unit} says why"))
-        }
-        None => Check::ok(NAME, words.join(", ")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Outcome;
@@ -205,10 +168,6 @@ mod tests {
             (rdma_check(&[], false), Outcome::Ok, "no RDMA devices"),
             (rdma_check(&["mlx5_0".into()], false), Outcome::Ok, "mlx5_0"),
             (rdma_check(&["rxe0".into()], true), Outcome::Warn, "4791"),
-            (units_check(None), Outcome::Ok, "no systemd"),
-            (units_check(Some(vec![])), Outcome::Ok, "no unit"),
-            (units_check(Some(vec![(UNITS[0], "active".into())])), Outcome::Ok, "is active"),
-            (units_check(Some(vec![(UNITS[1], "failed".into())])), Outcome::Warn, "is failed"),
         ] {
             assert_eq!(check.outcome, outcome, "{check:?}");
             assert!(check.found.contains(words), "{check:?}");
