@@ -18,12 +18,13 @@ use engine::serve::runtime::Driver;
 use engine::serve::{NotStarted, Reloaded, Serving};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
+use smb::auth::UserFile;
 
 use crate::{say, service};
 
 pub(crate) use file::SERVE;
 pub(crate) use options::share_options;
-use options::{ServeOptions, When};
+use options::{ServeOptions, When, look_at_folders, reach};
 use place::Place;
 use users::UserArguments;
 
@@ -138,7 +139,7 @@ fn run(options: &ServeOptions) -> anyhow::Result<()> {
     // Before there are threads, so that all of them leave these signals to us. Of SIGPIPE nobody wants to hear,
     // and it must not end us: splice(2) to a client that has gone sends it.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGPIPE])?;
-    let config = options.load(When::Starting)?;
+    let config = options.load()?;
     let (path, begun) = (config.control.clone(), options.of_file()?);
     let pin = config.pin.clone();
     let serving = Serving::start_with(config, inherited).map_err(|e| name_absent(&pin, e))?;
@@ -168,7 +169,9 @@ fn run(options: &ServeOptions) -> anyhow::Result<()> {
             Wish::Reload(waiting) => {
                 let outcome = reload(&serving, options, &begun).map_err(|e| format!("{e:#}"));
                 match &outcome {
-                    Ok(words) => say::line(format_args!("shunt serve: {words}")),
+                    Ok(all) => all.lines().for_each(|words| {
+                        say::line(format_args!("shunt serve: {words}"));
+                    }),
                     Err(words) => {
                         say::line(format_args!(
                             "shunt serve: not reloaded, all is as it was: {words}"
@@ -216,15 +219,27 @@ fn announce(serving: &Serving) -> anyhow::Result<()> {
 
 /// Reads everything again; users and shares count, the rest is as it was until it is started again. What became of it, in
 /// words. `begun`: what the configuration file said when the server was started.
+///
+/// # Errors
+///
+/// What cannot be understood; nothing is changed then.
 fn reload(
     serving: &Serving,
     options: &ServeOptions,
     begun: &BTreeMap<&'static str, String>,
 ) -> anyhow::Result<String> {
-    let config = options.load(When::Reloading)?;
+    let mut config = options.read(When::Reloading)?;
     let now = options.of_file()?;
-    let Reloaded { shares_new, shares_gone, sessions_ended } =
-        serving.reload(&config.shares, &config.users)?;
+    // First of all, before any folder is looked at: one that is gone, or on a file system that does not answer, keeps nobody
+    // in who was taken out.
+    let sessions_ended = serving.reload_users(&config.users)?;
+    let mut told = look_at_folders(&mut config, When::Reloading)?;
+    let Reloaded { shares_new, shares_gone, left_out } = serving.reload_shares(&config.shares);
+    told.extend(left_out.into_iter().map(|words| format!("{words}; it is left out")));
+    match reach(&UserFile::parse(&config.users)?, &config) {
+        Ok(kept_out) => told.extend(kept_out),
+        Err(nobody) => told.push(nobody.to_string()),
+    }
     let mut said = format!(
         "reloaded: {shares_new} shares new or changed, {shares_gone} gone or changed, {sessions_ended} sessions ended"
     );
@@ -237,5 +252,6 @@ fn reload(
             names.join(", ")
         );
     }
-    Ok(said)
+    told.insert(0, said);
+    Ok(told.join("\n"))
 }

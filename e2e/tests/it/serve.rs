@@ -265,10 +265,19 @@ fn users_and_shares_are_what_was_said() {
     contains(&server.client("ann%first", "all", "ls").1, &["ACCOUNT_DISABLED"]);
     let (good, said) = server.client("bob%second", "new", "ls");
     assert!(good, "{said}");
-    configure(&place, "[serve.share.bad]\npath = \"/not/there\"\n");
-    let refused = place.run(&["serve", "reload", to[0], to[1]], "");
-    contains(&String::from_utf8_lossy(&refused.stderr), &["share bad", "no such folder"]);
-    assert!(server.client("bob%second", "new", "ls").0, "what was refused changed something");
+    // What cannot be understood is refused as a whole.
+    place.done(&["serve", "user", "disable", "bob", of[0], of[1]], "");
+    for (bad, why) in [
+        ("path = \"/\"\ncolour = \"red\"\n", "no such option"),
+        ("path = \"/,red\"\n", "no such option: red"),
+        ("path = \"here\"\n", "absolute path"),
+        ("path =\n", "config.toml:12"),
+    ] {
+        configure(&place, &format!("[serve.share.bad]\n{bad}"));
+        let refused = place.run(&["serve", "reload", to[0], to[1]], "");
+        contains(&String::from_utf8_lossy(&refused.stderr), &[why]);
+        assert!(server.client("bob%second", "new", "ls").0, "what was refused changed something");
+    }
 
     place.done(&["serve", "stop", to[0], to[1]], "");
     assert_eq!(server.ended(), Some(0));
@@ -333,6 +342,38 @@ fn who_is_taken_out_is_out_whoever_is_left() {
         place.done(&["serve", "reload", "--control", &control], "");
         let (_, said) = server.client(&format!("{name}%first"), "a", "ls");
         contains(&said, &["ACCOUNT_DISABLED"]);
+    }
+}
+
+/// A folder that is gone takes its share with it, and nothing else.
+#[test]
+fn a_folder_that_is_gone_keeps_nobody_in_who_was_taken_out() {
+    need!("smbclient");
+    let place = Place::new("gone");
+    let (users, control) = (place.word("users"), place.word("control"));
+    for name in ["ann", "bob"] {
+        place.done(&["serve", "user", "add", name, "--users", &users], "first\n");
+    }
+    let gone = place.path("gone");
+    fs::create_dir(&gone).unwrap();
+    let share = format!("[serve.share.gone]\npath = \"{}\"\n", gone.display());
+    let folder = place.word("gone");
+    let alone = ["serve", &*folder];
+    for (more, arguments) in [(&*share, &alone[..1]), ("", &alone[..])] {
+        configure(&place, more);
+        place.done(&["serve", "user", "enable", "ann", "--users", &users], "");
+        let server = Server::start(place.shunt(arguments));
+        assert!(server.client("ann%first", "gone", "ls").0);
+        fs::remove_dir(&gone).unwrap();
+        place.done(&["serve", "user", "disable", "ann", "--users", &users], "");
+        let said = place.done(&["serve", "reload", "--control", &control], "");
+        contains(&said, &["1 gone", "share gone: ", "no such folder; it is left out"]);
+        contains(&server.client("ann%first", "all", "ls").1, &["ACCOUNT_DISABLED"]);
+        contains(&server.client("bob%first", "gone", "ls").1, &["BAD_NETWORK_NAME"]);
+        assert!(server.client("bob%first", "all", "ls").0, "another share went with it");
+        fs::create_dir(&gone).unwrap();
+        place.done(&["serve", "reload", "--control", &control], "");
+        assert!(server.client("bob%first", "gone", "ls").0, "it has come back");
     }
 }
 

@@ -90,13 +90,14 @@ fn files(config: &mut Config, section: &Section, told: &mut Vec<String>) -> Vec<
     let mut wrong = Vec::new();
     let mut closed = Vec::new();
     for (share, source) in &section.shares {
+        if let Err(bad) = options::meant(share) {
+            wrong.push(at(Some(source), bad));
+            continue;
+        }
         match options::absolute(&mut share.clone(), config.unix_users) {
-            Ok(Folder::Good) => {}
-            Ok(Folder::Doubtful(words)) => told.push(words),
-            Ok(Folder::Closed(words) | Folder::Hidden(words)) => {
-                closed.push((source, words));
-            }
-            Err(bad) => wrong.push(at(Some(source), bad)),
+            Folder::Good(doubts) => told.extend(doubts),
+            Folder::Closed(words) | Folder::Hidden(words) => closed.push((source, words)),
+            Folder::Gone(words) => wrong.push(Wrong::at(source, words)),
         }
     }
     // A server starts with those that are open.

@@ -1,7 +1,8 @@
 //! The options of `shunt serve`, merged over the section `[serve]` of the configuration file.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow, bail};
@@ -25,20 +26,20 @@ const SWITCH: &str = "on|off";
 pub(super) enum When {
     /// A server that is to start: one that nobody could use had better not.
     Starting,
-    /// One that runs: whoever is taken out must not stay because nobody would be left, or a folder has been closed.
+    /// One that runs: whoever is taken out must not stay because nobody would be left, or a folder is closed or gone.
     Reloading,
 }
 
 /// What there is to say of the folder of a share.
 pub(super) enum Folder {
-    /// Nothing.
-    Good,
-    /// What need not be wrong.
-    Doubtful(String),
+    /// What need not be wrong, if anything.
+    Good(Vec<String>),
     /// Nothing in it can be reached.
     Closed(String),
     /// Nor can it: one above it is closed.
     Hidden(String),
+    /// There is none.
+    Gone(String),
 }
 
 /// What was given on the command line.
@@ -159,13 +160,27 @@ impl ServeOptions {
         SettingOptions::with_dir(self.config.clone(), None)
     }
 
-    /// Everything merged and read: options over the section of the configuration file. Called again when the
-    /// server is told to.
+    /// Everything for a server that is to start; what need not be wrong is told.
     ///
     /// # Errors
     ///
     /// What is wrong, who wrote it and what would be right.
-    pub(super) fn load(&self, when: When) -> anyhow::Result<Config> {
+    pub(super) fn load(&self) -> anyhow::Result<Config> {
+        let mut config = self.read(When::Starting)?;
+        let mut told = look_at_folders(&mut config, When::Starting)?;
+        told.extend(reach(&UserFile::parse(&config.users)?, &config)?);
+        for words in told {
+            say::line(format_args!("shunt serve: {words}"));
+        }
+        Ok(config)
+    }
+
+    /// Everything merged and read: options over the section of the configuration file. Folders of shares are not looked at.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, who wrote it and what would be right.
+    pub(super) fn read(&self, when: When) -> anyhow::Result<Config> {
         let section = file::read(&self.place())?.strictly()?;
         let mut config = Config { name: host_name(), ..Config::default() };
         let mut control_said = false;
@@ -178,8 +193,8 @@ impl ServeOptions {
             config.set(setting.name, text).map_err(|bad| anyhow!("--{option}: {bad}"))?;
             control_said |= setting.name == "control";
         }
-        config.shares = self.shares(&section, config.unix_users, when)?;
-        config.users = self.read_users(&section, &mut config, when)?;
+        config.shares = self.shares(&section, when)?;
+        config.users = self.read_users(&section, &mut config)?;
         config.test_codes = self.torture;
         if !control_said {
             let port = config.listen.first().map_or(0, |address| address.port());
@@ -199,12 +214,7 @@ impl ServeOptions {
         Ok(written.map(|written| (written.setting, written.text)).collect())
     }
 
-    fn shares(
-        &self,
-        section: &Section,
-        unix_users: bool,
-        when: When,
-    ) -> anyhow::Result<Vec<ShareConfig>> {
+    fn shares(&self, section: &Section, when: When) -> anyhow::Result<Vec<ShareConfig>> {
         // Options are shares beside those of the file, and stand for those of the same name.
         let mut given = Vec::new();
         for text in &self.shares {
@@ -212,7 +222,7 @@ impl ServeOptions {
             given.push(share);
         }
         if let Some(path) = &self.path {
-            given.push(of_folder(path)?);
+            given.push(of_folder(path, when)?);
         }
         let replaced =
             |share: &&ShareConfig| !given.iter().any(|own| smb::name::same(&own.name, &share.name));
@@ -222,51 +232,48 @@ impl ServeOptions {
         if all.is_empty() {
             bail!("nothing to share: name a folder, or say --share NAME=PATH");
         }
-        let count = all.len();
-        let (mut kept, mut closed) = (Vec::new(), Vec::new());
-        for mut share in all {
-            match absolute(&mut share, unix_users)? {
-                Folder::Good => {}
-                Folder::Doubtful(words) => say::line(format_args!("shunt serve: {words}")),
-                Folder::Closed(words) => closed.push(words),
-                Folder::Hidden(words) => {
-                    closed.push(format!("{words}; it is left out"));
-                    continue;
-                }
-            }
-            kept.push(share);
-        }
-        if when == When::Starting && closed.len() == count {
-            bail!(closed.join("; "));
-        }
-        for words in closed {
-            say::line(format_args!("shunt serve: {words}"));
-        }
-        Ok(kept)
+        all.iter().try_for_each(meant)?;
+        Ok(all)
     }
 
     /// The users as a file has them, with those that are written out added.
-    fn read_users(
-        &self,
-        section: &Section,
-        config: &mut Config,
-        when: When,
-    ) -> anyhow::Result<String> {
+    fn read_users(&self, section: &Section, config: &mut Config) -> anyhow::Result<String> {
         let mut all = users_of(config)?;
         let written = section.users.iter().map(|(text, source)| (text, source.to_string()));
         let given = self.users.iter().map(|text| (text, "--user".to_owned()));
         for (text, who) in written.chain(given) {
             add(&mut all, text).with_context(|| who.clone())?;
         }
-        let told = match reach(&all, config) {
-            Err(nobody) if when == When::Reloading => vec![nobody.to_string()],
-            told => told?,
-        };
-        for words in told {
-            say::line(format_args!("shunt serve: {words}"));
-        }
         Ok(all.to_text().to_string())
     }
+}
+
+/// Looks at the folders of the shares, and leaves those out that cannot be shared; what there is to say of that, in words.
+///
+/// # Errors
+///
+/// When a server is to start: a folder is not there, or all are closed.
+pub(super) fn look_at_folders(config: &mut Config, when: When) -> anyhow::Result<Vec<String>> {
+    let all = std::mem::take(&mut config.shares);
+    let count = all.len();
+    let (mut told, mut closed) = (Vec::new(), Vec::new());
+    for mut share in all {
+        match absolute(&mut share, config.unix_users) {
+            Folder::Good(doubts) => told.extend(doubts),
+            Folder::Closed(words) => closed.push(words),
+            Folder::Gone(words) if when == When::Starting => bail!(words),
+            Folder::Gone(words) | Folder::Hidden(words) => {
+                closed.push(format!("{words}; it is left out"));
+                continue;
+            }
+        }
+        config.shares.push(share);
+    }
+    if when == When::Starting && closed.len() == count {
+        bail!(closed.join("; "));
+    }
+    told.extend(closed);
+    Ok(told)
 }
 
 /// The users that the file of users has which settings name, or the usual one, which is named from then on.
@@ -310,11 +317,11 @@ pub(super) fn reach(all: &UserFile, config: &Config) -> anyhow::Result<Vec<Strin
 }
 
 /// The share that a folder is, under its own name.
-fn of_folder(path: &std::path::Path) -> anyhow::Result<ShareConfig> {
-    let whole = path.canonicalize().or_else(|e| match e.kind() {
-        // Of one above it: that is said of all shares, and keeps nobody in who was taken out (see `absolute`).
-        std::io::ErrorKind::PermissionDenied => std::path::absolute(path),
-        _ => Err(e),
+fn of_folder(path: &Path, when: When) -> anyhow::Result<ShareConfig> {
+    let whole = path.canonicalize().or_else(|e| {
+        // That is said of all shares, and keeps nobody in who was taken out (see `look_at_folders`).
+        let is_said = when == When::Reloading || e.kind() == ErrorKind::PermissionDenied;
+        if is_said { std::path::absolute(path).or_else(|_| Ok(path.to_owned())) } else { Err(e) }
     });
     let whole = whole.with_context(|| path.display().to_string())?;
     let name =
@@ -323,52 +330,58 @@ fn of_folder(path: &std::path::Path) -> anyhow::Result<ShareConfig> {
     ShareConfig::new(name.clone(), whole).checked().with_context(words)
 }
 
-/// What stands behind a comma and the name of a folder that there is.
-fn taken_for_an_option(path: &std::path::Path) -> Option<&str> {
-    let (folder, option) = path.to_str()?.split_once(',')?;
+/// Looks whether the folder of a share, which is not there, is one that is and an option that there is not.
+///
+/// # Errors
+///
+/// It is: what would be right.
+pub(super) fn meant(share: &ShareConfig) -> anyhow::Result<()> {
+    let Some((folder, option)) = share.path.to_str().and_then(|path| path.split_once(',')) else {
+        return Ok(());
+    };
+    if share.path.exists() || !Path::new(folder).is_dir() {
+        return Ok(());
+    }
     let option = option.split([',', '=']).next().unwrap_or(option);
-    std::path::Path::new(folder).is_dir().then_some(option)
+    let names: Vec<&str> = SHARE_OPTIONS.iter().map(|option| option.name).collect();
+    let (name, names) = (&share.name, names.join(", "));
+    bail!("share {name}: no such option: {option} (there are: {names})")
 }
 
-/// Says early, in words, what is wrong with a share's folder; what may be right one day is the answer. `unix_users`: it is
-/// for the users of sessions, and not for ours.
-pub(super) fn absolute(share: &mut ShareConfig, unix_users: bool) -> anyhow::Result<Folder> {
+/// Says early, in words, what is wrong with a share's folder, or need not be. `unix_users`: it is for the users of sessions,
+/// and not for ours.
+pub(super) fn absolute(share: &mut ShareConfig, unix_users: bool) -> Folder {
     let words = |what: &str| format!("share {}: {}: {what}", share.name, share.path.display());
-    let resolved = share.path.canonicalize();
-    if let Err(e) = &resolved
-        && e.kind() == std::io::ErrorKind::PermissionDenied
-    {
-        // Which of those above it.
-        let named = std::path::absolute(&share.path).unwrap_or_else(|_| share.path.clone());
-        let closed = try_folder(&named).err().map(|closed| closed.to_string());
-        return Ok(Folder::Hidden(words(&closed.unwrap_or_else(|| e.to_string()))));
-    }
-    let whole = resolved.map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => match taken_for_an_option(&share.path) {
-            Some(option) => {
-                let names: Vec<&str> = SHARE_OPTIONS.iter().map(|option| option.name).collect();
-                anyhow!(
-                    "share {}: no such option: {option} (there are: {})",
-                    share.name,
-                    names.join(", ")
-                )
-            }
-            None => anyhow!(words("there is no such folder")),
-        },
-        _ => anyhow!(words(&e.to_string())),
-    })?;
-    if !whole.is_dir() {
-        bail!(words("it is no folder, and only folders can be shared"));
-    }
-    let told = match try_folder(&whole) {
-        Ok(()) => Folder::Good,
-        Err(_) if unix_users => Folder::Good,
-        Err(closed) if closed.lack == Lack::Enter => Folder::Closed(words(&closed.to_string())),
-        // What clients leave there they may not be meant to see.
-        Err(closed) => Folder::Doubtful(words(&closed.to_string())),
+    let whole = match share.path.canonicalize() {
+        Ok(whole) => whole,
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+            // Which of those above it.
+            let named = std::path::absolute(&share.path).unwrap_or_else(|_| share.path.clone());
+            let closed = try_folder(&named).err().map(|closed| closed.to_string());
+            return Folder::Hidden(words(&closed.unwrap_or_else(|| e.to_string())));
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            return Folder::Gone(words("there is no such folder"));
+        }
+        Err(e) => return Folder::Gone(words(&e.to_string())),
     };
+    if !whole.is_dir() {
+        return Folder::Gone(words("it is no folder, and only folders can be shared"));
+    }
+    let mut doubts = Vec::new();
+    match try_folder(&whole) {
+        Err(_) if unix_users => {}
+        Err(closed) if closed.lack == Lack::Enter => {
+            let told = Folder::Closed(words(&closed.to_string()));
+            share.path = whole;
+            return told;
+        }
+        // What clients leave there they may not be meant to see.
+        Err(closed) => doubts.push(words(&closed.to_string())),
+        Ok(()) => {}
+    }
     share.path = whole;
-    Ok(told)
+    Folder::Good(doubts)
 }
 
 #[cfg(test)]
@@ -397,7 +410,7 @@ mod tests {
     fn load(text: &str, arguments: &[&str]) -> anyhow::Result<Config> {
         let (_dir, path) = desk(text);
         let all: Vec<&str> = ["--config", &path].iter().chain(arguments).copied().collect();
-        options(&all).load(When::Starting)
+        options(&all).load()
     }
 
     const FILE: &str = "\
@@ -436,9 +449,8 @@ mod tests {
         let text = crate::config::tests::packaged(&[]);
         let somebody = ["--user", "ann:secret"];
         let as_told = load(&text.replace("/srv/work", "DIR/files"), &somebody).unwrap();
-        let mut usual = options(&["--config", "/dev/null", "--user", "ann:secret", "/"])
-            .load(When::Starting)
-            .unwrap();
+        let mut usual =
+            options(&["--config", "/dev/null", "--user", "ann:secret", "/"]).load().unwrap();
         assert_eq!(as_told.shares.len(), 1);
         assert!(as_told.metrics.is_some(), "an example");
         usual.shares.clone_from(&as_told.shares);
@@ -451,7 +463,7 @@ mod tests {
         let (dir, _) = desk("");
         let path = dir.path().join("files");
         let given = ["--config", "/dev/null", "--guest", path.to_str().unwrap()];
-        let config = options(&given).load(When::Starting).unwrap();
+        let config = options(&given).load().unwrap();
         assert_eq!(config.shares, [ShareConfig::new("files", path.canonicalize().unwrap())]);
         assert!(config.guest);
     }
@@ -528,10 +540,9 @@ mod tests {
     #[test]
     fn a_password_in_a_file_that_others_read_is_refused() {
         let (dir, path) = desk("[serve]\nuser = \"ann:secret\"\nshare = \"a=/\"\n");
-        assert!(options(&["--config", &path]).load(When::Starting).is_ok());
+        assert!(options(&["--config", &path]).load().is_ok());
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
-        let words =
-            format!("{:#}", options(&["--config", &path]).load(When::Starting).unwrap_err());
+        let words = format!("{:#}", options(&["--config", &path]).load().unwrap_err());
         assert!(words.contains("chmod 600") && !words.contains("secret"), "{words}");
         drop(dir);
     }

@@ -16,33 +16,38 @@ use super::users::may_stay;
 /// How long a loop may take to do its part.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a reload has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What has become of the shares.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
     /// Shares that are new, or other than before.
     pub shares_new: usize,
     /// Shares that are gone or other: who was connected to them is not any more.
     pub shares_gone: usize,
-    /// Sessions that were ended, of users who may not log on any more.
-    pub sessions_ended: usize,
+    /// Shares that there are not, because their folders cannot be opened: why, in words.
+    pub left_out: Vec<String>,
 }
 
-/// Puts users and shares in place of those that there are. A share that is as before stays as it is, with all
-/// that is open in it; sessions of users who are gone or disabled end, and those of others with their users' time,
-/// which may be another than it was.
+/// Puts users in place of those that there are. Sessions of users who are gone or disabled end, and those of others with
+/// their users' time, which may be another than it was. How many have ended.
 ///
 /// # Errors
 ///
 /// What is wrong with them; nothing is changed then.
-pub(super) fn reload(
+pub(super) fn users(
     server: &Arc<Server>,
     runtime: &Runtime,
-    shares: &[ShareConfig],
     users: &str,
-) -> Result<Reloaded, NotStarted> {
+) -> Result<usize, NotStarted> {
     let users = UserFile::parse(users)?;
+    *server.users.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(users);
+    let server = server.clone();
+    Ok(on_a_loop(runtime, move || end_sessions(&server)).unwrap_or(0))
+}
+
+/// Puts shares in place of those that there are. A share that is as before stays as it is, with all that is open in it.
+pub(super) fn shares(server: &Arc<Server>, runtime: &Runtime, shares: &[ShareConfig]) -> Reloaded {
     let before = server.shares.read().unwrap_or_else(PoisonError::into_inner).clone();
-    let after = points(shares, &before)?;
+    let (after, bad) = points(shares, &before);
     let is_in = |all: &BTreeMap<String, Arc<SharePoint>>,
                  (name, share): &(&String, &Arc<SharePoint>)| {
         all.get(*name).is_some_and(|other| Arc::ptr_eq(other, share))
@@ -54,28 +59,36 @@ pub(super) fn reload(
         .collect();
     let shares_new = after.iter().filter(|entry| !is_in(&before, entry)).count();
     *server.shares.write().unwrap_or_else(PoisonError::into_inner) = after;
-    *server.users.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(users);
     let shares_gone = gone.len();
-    // Opens are closed by a loop: whoever waits for that is woken there.
-    let (tell, told) = mpsc::channel();
     let server = server.clone();
-    runtime.post(VectorId(0), move || {
-        let _ = tell.send(part(&server, &gone));
-    });
-    let sessions_ended = told.recv_timeout(PATIENCE).unwrap_or(0);
-    Ok(Reloaded { shares_new, shares_gone, sessions_ended })
+    on_a_loop(runtime, move || end_trees(&server, &gone));
+    let left_out = bad.iter().map(ToString::to_string).collect();
+    Reloaded { shares_new, shares_gone, left_out }
 }
 
-/// Ends what goes with shares and users that are gone; the number of sessions.
-fn part(server: &Server, gone: &[Arc<SharePoint>]) -> usize {
+/// Opens are closed by a loop: whoever waits for that is woken there. `None`: it has not answered.
+fn on_a_loop<T: Send + 'static>(
+    runtime: &Runtime,
+    part: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (tell, told) = mpsc::channel();
+    runtime.post(VectorId(0), move || {
+        let _ = tell.send(part());
+    });
+    told.recv_timeout(PATIENCE).ok()
+}
+
+/// Ends the sessions of users who may not be there any more; how many.
+fn end_sessions(server: &Server) -> usize {
     let users = server.users.read().unwrap_or_else(PoisonError::into_inner).clone();
-    let mut ended = 0;
+    let all = server.all_sessions();
+    let out = all.iter().filter(|session| !may_stay(&users, session));
+    out.map(|session| drop(server.end_session(session, false))).count()
+}
+
+/// Ends what sessions have of shares that are gone.
+fn end_trees(server: &Server, gone: &[Arc<SharePoint>]) {
     for session in server.all_sessions() {
-        if !may_stay(&users, &session) {
-            server.end_session(&session, false);
-            ended += 1;
-            continue;
-        }
         let is_gone = |share: &Arc<SharePoint>| gone.iter().any(|other| Arc::ptr_eq(other, share));
         let opens: Vec<_> = {
             let mut state = session.state();
@@ -87,5 +100,4 @@ fn part(server: &Server, gone: &[Arc<SharePoint>]) -> usize {
             server.close(open);
         }
     }
-    ended
 }

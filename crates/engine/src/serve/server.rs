@@ -1043,7 +1043,7 @@ pub(super) mod tests {
 
     /// A session of a server that nobody can connect to, and its open of a new file that is to go with it.
     pub(in super::super) fn opened(folder: &std::path::Path) -> (Server, Arc<Session>, Arc<Open>) {
-        let shares = points(&[ShareConfig::new("files", folder)], &BTreeMap::new()).unwrap();
+        let shares = points(&[ShareConfig::new("files", folder)], &BTreeMap::new()).0;
         let point = shares["FILES"].clone();
         let server = Server::new(Config::default(), shares, UserFile::default(), None, None);
         let session = Arc::new(Session::of_nobody());

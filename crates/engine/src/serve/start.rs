@@ -135,7 +135,10 @@ impl Serving {
             None => None,
         };
         let accounts = if config.unix_users { Some(Accounts::new()?) } else { None };
-        let shares = points(&config.shares, &BTreeMap::new())?;
+        let (shares, bad) = points(&config.shares, &BTreeMap::new());
+        if let Some(bad) = bad.into_iter().next() {
+            return Err(bad);
+        }
         let metrics = match config.metrics {
             Some(address) => {
                 let failed = |error| NotStarted::Metrics { address, error };
@@ -261,14 +264,20 @@ impl Serving {
         stat
     }
 
-    /// Puts users (the text of a users file) and shares in place of those that there are. A share that is as
-    /// before stays as it is, with all that is open in it; sessions of users who are gone or disabled end.
+    /// Puts users (the text of a users file) in place of those that there are. Sessions of users who are gone or disabled
+    /// end: how many.
     ///
     /// # Errors
     ///
-    /// [`NotStarted`]; nothing is changed then.
-    pub fn reload(&self, shares: &[ShareConfig], users: &str) -> Result<Reloaded, NotStarted> {
-        reload::reload(&self.server, &self.runtime, shares, users)
+    /// What is wrong with them; nothing is changed then.
+    pub fn reload_users(&self, users: &str) -> Result<usize, NotStarted> {
+        reload::users(&self.server, &self.runtime, users)
+    }
+
+    /// Puts shares in place of those that there are, but for those whose folders cannot be opened. A share that is as
+    /// before stays as it is, with all that is open in it.
+    pub fn reload_shares(&self, shares: &[ShareConfig]) -> Reloaded {
+        reload::shares(&self.server, &self.runtime, shares)
     }
 
     /// Takes no more connections and no more requests, answers those under way, and ends. Requests that wait for
@@ -333,34 +342,34 @@ fn bind(address: SocketAddr) -> Result<(SocketAddr, std::net::TcpListener), NotS
     Ok((local, listener))
 }
 
-/// Shares by name, with IPC$. Those that are in `before` with the same settings stay what they are.
-///
-/// # Errors
-///
-/// A folder that cannot be shared.
+/// Shares by name, with IPC$, and those whose folders cannot be shared. Those that are in `before` with the same settings
+/// stay what they are.
 pub(super) fn points(
     shares: &[ShareConfig],
     before: &BTreeMap<String, Arc<SharePoint>>,
-) -> Result<BTreeMap<String, Arc<SharePoint>>, NotStarted> {
-    let mut all = BTreeMap::new();
+) -> (BTreeMap<String, Arc<SharePoint>>, Vec<NotStarted>) {
+    let (mut all, mut bad) = (BTreeMap::new(), Vec::new());
     let ipc = ShareConfig::new("IPC$", "/");
     for share in shares.iter().chain([&ipc]) {
         let name = smb::name::fold(&share.name);
         let same = before.get(&name).filter(|point| point.config == *share);
         let point = match same {
-            Some(point) => point.clone(),
-            None if share == &ipc => Arc::new(SharePoint {
+            Some(point) => Ok(point.clone()),
+            None if share == &ipc => Ok(Arc::new(SharePoint {
                 config: ipc.clone(),
                 files: None,
                 watch: super::watch::Watches::default(),
                 deletions: AtomicU64::new(0),
                 moved: Moved::default(),
-            }),
-            None => Arc::new(point(share)?),
+            })),
+            None => point(share).map(Arc::new),
         };
-        all.insert(name, point);
+        match point {
+            Ok(point) => drop(all.insert(name, point)),
+            Err(why) => bad.push(why),
+        }
     }
-    Ok(all)
+    (all, bad)
 }
 
 fn point(share: &ShareConfig) -> Result<SharePoint, NotStarted> {

@@ -70,9 +70,8 @@ impl Place {
 
     /// Others may log on from now on, or until other days.
     pub(crate) fn reload(&self, users: &UserFile) {
-        let shares = config(self.folder()).shares;
         let serving = self.serving.as_ref().expect("not stopped");
-        serving.reload(&shares, &users.to_text()).expect("users");
+        serving.reload_users(&users.to_text()).expect("users");
     }
 
     /// What is open, waited for and promised.
