@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -440,6 +440,64 @@ fn a_folder_that_is_closed_leaves_the_others_open() {
         &String::from_utf8_lossy(&all_closed.stderr),
         &["share a", "may not enter", "share b"],
     );
+}
+
+/// What clients cannot write to, though the share is for writing, is told when it is served, and by who looks before.
+#[test]
+fn a_folder_that_only_the_file_says_is_for_writing_is_told() {
+    need!("setpriv");
+    if !rustix::process::geteuid().is_root() {
+        return e2e::run::skipped("only root makes a folder that another user may not write to");
+    }
+    let place = Place::new("unwritable");
+    let (program, control, files) =
+        (place.path("shunt"), place.word("control"), place.word("files"));
+    e2e::run::copy_program(built("shunt"), &program);
+    std::os::unix::fs::chown(place.path(""), Some(65_534), Some(65_534)).unwrap();
+    let config = place.path("config.toml");
+    let write = |more: &str| {
+        let text = format!(
+            "[serve]\nguest = true\nlisten = \"127.0.0.1:0\"\ncontrol = \"{control}\"\n\
+             [serve.share.a]\npath = \"{files}\"\n{more}"
+        );
+        fs::write(&config, text).unwrap();
+    };
+    let as_nobody = |arguments: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);
+        command.args(arguments).env("SHUNT_CONFIG", &config);
+        command.env("HOME", place.path("")).env("XDG_CONFIG_HOME", place.path(""));
+        command
+    };
+    let words = [
+        &*format!("share a: {files}: clients can make nothing in it"),
+        &*format!("may not write to {files} (of user 0, mode 755): setfacl -m u:65534:rwx {files}"),
+        "say ro",
+    ];
+    write("");
+    let check = as_nobody(&["config", "check"]).output().unwrap();
+    assert!(check.status.success(), "it is no mistake");
+    contains(&String::from_utf8_lossy(&check.stdout), &words);
+    let log = place.path("log");
+    let mut command = as_nobody(&["serve"]);
+    command.stderr(File::create(&log).unwrap());
+    let server = Server::start(command);
+    contains(&fs::read_to_string(&log).unwrap(), &words);
+    let reload = || place.done(&["serve", "reload", "--control", &control], "");
+    contains(&reload(), &words);
+    write("ro = true\n");
+    assert!(!reload().contains("clients can make nothing"), "nobody is meant to");
+    drop(server);
+    // For root it is the file system that says no.
+    write("");
+    let script =
+        "mount --bind \"$0\" \"$0\" && mount -o remount,ro,bind \"$0\" && exec \"$1\" config check";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, &files]).arg(&program).env("SHUNT_CONFIG", &config);
+    let check = command.env("HOME", place.path("")).output().unwrap();
+    let said = String::from_utf8_lossy(&check.stdout);
+    assert!(check.status.success(), "{said}{}", String::from_utf8_lossy(&check.stderr));
+    contains(&said, &[&format!("{files} is read-only here"), &format!("ReadWritePaths={files}")]);
 }
 
 #[test]

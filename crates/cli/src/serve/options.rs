@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::builder::{OsStr, StyledStr};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use engine::serve::config::{Config, SETTINGS, SHARE_OPTIONS, Setting, ShareConfig};
-use engine::serve::fs::{Lack, try_folder};
+use engine::serve::fs::{Lack, try_folder, try_writing};
 use smb::FileTime;
 use smb::auth::{NtHash, User, UserFile};
 
@@ -379,6 +379,12 @@ pub(super) fn absolute(share: &mut ShareConfig, unix_users: bool) -> Folder {
         // What clients leave there they may not be meant to see.
         Err(closed) => doubts.push(words(&closed.to_string())),
         Ok(()) => {}
+    }
+    if !share.read_only
+        && let Err(why) = try_writing(&whole, !unix_users)
+    {
+        let what = format!("clients can make nothing in it: {why}, or say ro if that is meant");
+        doubts.push(words(&what));
     }
     share.path = whole;
     Folder::Good(doubts)

@@ -55,7 +55,7 @@ use device::Mount;
 use lookup::Waits;
 
 pub use change::{Posix, SetTimes};
-pub use closed::{Closed, Lack, try_folder};
+pub use closed::{Closed, Lack, Unwritable, try_folder, try_writing};
 pub use directory::{Directory, Errand};
 pub use errno::{status, status_of};
 pub use handle::{Handle, Identity};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags, accessat};
 use rustix::io::Errno;
 
 /// What cannot be done.
@@ -14,6 +14,8 @@ pub enum Lack {
     Enter,
     /// To list it: what is in it can be reached by who knows its name.
     List,
+    /// To make anything in it, or delete it.
+    Write,
 }
 
 /// A folder that is closed to us.
@@ -32,9 +34,11 @@ pub struct Closed {
 impl fmt::Display for Closed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (at, uid) = (self.at.display(), self.uid);
-        let (what, letter) = match self.lack {
-            Lack::Enter => ("enter", 'x'),
-            Lack::List => ("list", 'r'),
+        // An entry for a user takes the place of what all others may: it has to have all of it.
+        let (what, letter, entry) = match self.lack {
+            Lack::Enter => ("enter", 'x', "x"),
+            Lack::List => ("list", 'r', "rx"),
+            Lack::Write => ("write to", 'w', "rwx"),
         };
         write!(f, "user {uid}, as whom the server runs, may not {what} {at}")?;
         let owner = match self.about {
@@ -47,11 +51,27 @@ impl fmt::Display for Closed {
         if owner == uid {
             return write!(f, ": chmod u+{letter} {at}");
         }
-        write!(
-            f,
-            ": setfacl -m u:{uid}:{letter} {at}, or chmod o+{letter} {at}, or run the server as user {owner}"
-        )
+        write!(f, ": setfacl -m u:{uid}:{entry} {at}")?;
+        // Nobody is told to have everybody on the host write there.
+        if self.lack != Lack::Write {
+            write!(f, ", or chmod o+{letter} {at}")?;
+        }
+        write!(f, ", or run the server as user {owner}")
     }
+}
+
+/// Why nothing can be made in a folder.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unwritable {
+    /// We may not.
+    #[error("{0}")]
+    Closed(Closed),
+    /// Nobody can here.
+    #[error(
+        "{at} is read-only here: mount its file system for writing (for a service of systemd, ReadWritePaths={at})",
+        at = .0.display()
+    )]
+    ReadOnly(PathBuf),
 }
 
 /// Looks whether whoever we are can enter a folder, all those above it included, and list it.
@@ -66,6 +86,22 @@ pub fn try_folder(folder: &Path) -> Result<(), Closed> {
         may(at, Access::EXEC_OK, Lack::Enter)?;
     }
     may(folder, Access::READ_OK, Lack::List)
+}
+
+/// Looks whether anything can be made in a folder that can be entered. `as_ourselves`: by whoever we are.
+///
+/// # Errors
+///
+/// [`Unwritable`]. What is not there is nobody's fault here.
+pub fn try_writing(folder: &Path, as_ourselves: bool) -> Result<(), Unwritable> {
+    let mount = rustix::fs::statvfs(folder);
+    if mount.is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::RDONLY)) {
+        return Err(Unwritable::ReadOnly(folder.to_owned()));
+    }
+    if as_ourselves {
+        may(folder, Access::WRITE_OK, Lack::Write).map_err(Unwritable::Closed)?;
+    }
+    Ok(())
 }
 
 fn may(at: &Path, access: Access, lack: Lack) -> Result<(), Closed> {
