@@ -171,11 +171,13 @@ pub(crate) fn mistakes_in_file(place: &SettingOptions) -> Vec<config::Wrong> {
     wrong
 }
 
-/// What is wrong with what the section names: a directory, a device.
-pub(crate) fn mistakes_beside_file(place: &SettingOptions) -> Vec<config::Wrong> {
-    let Ok((config, written, _)) = read(place) else { return Vec::new() };
-    let mut wrong = Vec::new();
-    let source = |name: &str| written.iter().find(|w| w.setting == name).map(|w| &w.source);
+/// What is wrong with what the section names: a directory, a device, users, addresses, a control group; and what may be only
+/// for who asks.
+pub(crate) fn mistakes_beside_file(place: &SettingOptions) -> (Vec<config::Wrong>, Vec<String>) {
+    let (mut wrong, mut told) = (Vec::new(), Vec::new());
+    let Ok((config, written, _)) = read(place) else { return (wrong, told) };
+    // The one that was written last counts.
+    let source = |name: &str| written.iter().rev().find(|w| w.setting == name).map(|w| &w.source);
     if let (Some(dir), Some(source)) = (&config.dir, source("dir"))
         && let Some(bad) = doctor::wrong_directory(dir)
     {
@@ -186,7 +188,15 @@ pub(crate) fn mistakes_beside_file(place: &SettingOptions) -> Vec<config::Wrong>
     {
         wrong.push(config::Wrong::at(source, format_args!("device: {bad}")));
     }
-    wrong
+    for (name, bad) in host::try_out(&config) {
+        // What nobody has written is the business of who starts an engine.
+        match source(name) {
+            Some(source) if bad.is_of_rights() => told.push(format!("{source}: {bad}")),
+            Some(source) => wrong.push(config::Wrong::at(source, bad)),
+            None => {}
+        }
+    }
+    (wrong, told)
 }
 
 /// Where the kernel has a directory for each RDMA device.

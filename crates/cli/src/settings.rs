@@ -33,7 +33,8 @@ enum Action {
     #[command(
         long_about = "Say all that is wrong with the configuration file: names that are none, values out of range, settings \
             that contradict each other; and with what it names, as it is for who asks: files of users and keys, folders of \
-            shares, directories, devices. A line each, with the line of the file.\n\n\
+            shares, directories, devices, users, addresses and the control group of an engine. A line each, with the line of the \
+            file.\n\n\
             What is in the environment does not count here. Options of a command are not known either: who names folders or \
             users there may leave them out of the file."
     )]
@@ -149,10 +150,12 @@ impl Checked {
                 wrong.push(Wrong::at(source, format_args!("dir: {bad}")));
             }
             wrong.extend(remote::mistakes_in_file(&place));
-            wrong.extend(remote::mistakes_beside_file(&place));
-            let (bad, told) = serve::mistakes::in_file_and_beside(&place);
-            wrong.extend(bad);
-            warnings.extend(told);
+            for (bad, told) in
+                [remote::mistakes_beside_file(&place), serve::mistakes::in_file_and_beside(&place)]
+            {
+                wrong.extend(bad);
+                warnings.extend(told);
+            }
         }
         let mistakes = in_order(&wrong, merged.file.as_deref());
         let file = merged.file.as_ref().or(file.as_ref()).map(|file| file.display().to_string());

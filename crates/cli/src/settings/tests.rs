@@ -76,6 +76,40 @@ fn all_that_is_wrong_is_told_in_the_order_of_the_file() {
     assert!(!checked.valid);
 }
 
+/// All of these were valid, and `shunt engine` ended with them.
+#[test]
+fn what_the_engine_would_not_find_here_is_told_as_it_would_tell_it() {
+    if sys::call::geteuid() != 0 {
+        return println!("skipped: only root serves others, and can open any control group");
+    }
+    let desk = Desk::new(
+        "[engine]\n\
+         address = \"127.0.0.1,192.0.2.77\"\n\
+         users = \"root,no-such-user-surely\"\n\
+         cgroup = \"/no-such-group/surely\"\n",
+    );
+    let wanted = [
+        (2, "cannot speak RoCEv2 from 192.0.2.77: this host has no such address"),
+        (3, "users: there is no user no-such-user-surely here"),
+        (4, "the cgroup /no-such-group/surely: "),
+    ];
+    let checked = desk.checked();
+    // Where there are none that can be looked at, that is not the file's fault.
+    let told: Vec<_> = checked.mistakes.iter().map(|bad| bad.line.unwrap_or(0)).collect();
+    let of_rights =
+        checked.warnings.iter().filter(|words| words.contains("/no-such-group")).count();
+    assert_eq!(told.len() + of_rights, wanted.len(), "{checked:#?}");
+    for (line, words) in wanted {
+        let is_told = |bad: &Bad| bad.line == Some(line) && bad.words.contains(words);
+        let is_warned = |told: &String| told.contains(&format!(":{line}: {words}"));
+        let found = checked.mistakes.iter().any(is_told) || checked.warnings.iter().any(is_warned);
+        assert!(found, "{words}: {checked:#?}");
+    }
+    let fine =
+        Desk::new("[engine]\naddress = \"127.0.0.1\"\nusers = \"root\"\ncgroup = \"none\"\n");
+    assert!(fine.checked().valid && fine.checked().warnings.is_empty(), "{:#?}", fine.checked());
+}
+
 #[test]
 fn settings_that_contradict_each_other_are_a_mistake() {
     for (text, line, words) in [
@@ -101,7 +135,7 @@ fn all_of_what_is_no_toml_is_told_and_nothing_else() {
 
 #[test]
 fn what_is_right_is_valid() {
-    let text = config::tests::packaged(&["dir", "unix_users"]);
+    let text = config::tests::packaged(&["dir", "unix_users", "address"]);
     let desk =
         Desk::new(&text.replace("/srv/work", "DIR").replace("guest = \"off\"", "guest = \"on\""));
     let checked = desk.checked();

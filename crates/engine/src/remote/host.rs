@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use local::relay::{self, Door};
 use local::world::World;
 use local::{Limits, Reason, board};
 use sys::call::Failure;
-use sys::cgroup::Hierarchy;
+use sys::cgroup::{Group, Hierarchy};
 
 use super::boards::{Asleep, Boards, Counted, Guests};
 use super::config::Config;
@@ -23,8 +23,8 @@ use super::option::{self, TcpOption};
 use super::reception::{Reception, Word};
 use super::stat::Stat;
 use super::steward::{Promise, Steward, Wish};
-use super::users::{self, Finder, Users};
-use super::{Change, Engine};
+use super::users::{self, Finder, User, Users};
+use super::{Change, Engine, port};
 
 /// What vectors get for parting from peers where they cannot be waited for.
 const PARTING: Duration = Duration::from_millis(300);
@@ -72,6 +72,49 @@ pub enum Error {
     Io(#[from] io::Error),
 }
 
+impl Error {
+    /// Whether another user may have it otherwise: the settings may be right.
+    #[must_use]
+    pub fn is_of_rights(&self) -> bool {
+        match self {
+            Self::NotRoot => true,
+            Self::Group(_, failure) => [EPERM, EACCES].contains(&failure.errno),
+            _ => false,
+        }
+    }
+}
+
+/// What [`Host::start`] would end with because of what settings name on this host, users, addresses, a control group, by
+/// what it finds that out itself. Nobody hears of it. Each with the setting that it is about.
+#[must_use]
+pub fn try_out(config: &Config) -> Vec<(&'static str, Error)> {
+    let mut bad = Vec::new();
+    bad.extend(others(&config.users).err().map(|e| ("users", e)));
+    bad.extend(config.cgroup.as_ref().and_then(|path| Some(("cgroup", group(path).err()?))));
+    // An RDMA card has addresses of its own.
+    let own = config.addresses.iter().filter(|_| config.device.is_none());
+    let absent = own.filter_map(|address| {
+        let failure = port::try_out(*address).err()?;
+        Some(("address", super::Error::Port(*address, failure).into()))
+    });
+    bad.extend(absent);
+    bad
+}
+
+/// The users who have been asked for.
+fn others(users: &Users) -> Result<Vec<User>, Error> {
+    if *users != Users::Own && sys::call::geteuid() != 0 {
+        return Err(Error::NotRoot);
+    }
+    users::named(users).map_err(Error::User)
+}
+
+/// A group of processes, by its path from the top.
+fn group(path: &Path) -> Result<Group, Error> {
+    let group = Hierarchy::open().and_then(|tree| tree.group(path));
+    group.map_err(|e| Error::Group(path.to_owned(), e))
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Host {
@@ -106,13 +149,10 @@ impl Host {
     /// See [`Error`]. Nothing is left running.
     pub fn start(config: Config, end: impl Fn() + Send + Sync + 'static) -> Result<Self, Error> {
         let dir = config.dir.clone();
-        if config.users != Users::Own && sys::call::geteuid() != 0 {
-            return Err(Error::NotRoot);
-        }
+        let named = others(&config.users)?;
         if board::prepare(dir.as_deref())?.is_some() || board::is_across(dir.as_deref()) {
             return Err(Error::Shared);
         }
-        let named = users::named(&config.users).map_err(Error::User)?;
         let finder = Finder::new(&config.users, named);
         let limits =
             Limits { memory_max: config.memory_max, dir: dir.clone(), ..Limits::default() };
@@ -237,6 +277,8 @@ impl Drop for Host {
     }
 }
 
+const EPERM: i32 = 1;
+const EACCES: i32 = 13;
 const EADDRINUSE: i32 = 98;
 
 fn held(option: &Mutex<Option<TcpOption>>) -> MutexGuard<'_, Option<TcpOption>> {
@@ -245,14 +287,12 @@ fn held(option: &Mutex<Option<TcpOption>>) -> MutexGuard<'_, Option<TcpOption>> 
 
 /// Has the TCP option written for sockets of guests that ask.
 fn announce(
-    group: Option<PathBuf>,
+    path: Option<PathBuf>,
     name: option::Name,
     netns: Option<u64>,
 ) -> Result<Option<TcpOption>, Error> {
-    let Some(path) = group else { return Ok(None) };
-    let group = Hierarchy::open().and_then(|tree| tree.group(&path));
-    let group = group.map_err(|e| Error::Group(path, e))?;
-    Ok(Some(TcpOption::attach(&group, name, netns)?))
+    let Some(path) = path else { return Ok(None) };
+    Ok(Some(TcpOption::attach(&group(&path)?, name, netns)?))
 }
 
 /// A guest's rings on the board.

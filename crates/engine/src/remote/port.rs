@@ -27,15 +27,28 @@ pub(super) const fn vector_bits(vectors: u32) -> u8 {
 /// has once it is loaded, or another engine.
 pub(super) fn open(address: IpAddr, vectors: u32, segments: bool) -> Result<Vec<Socket>, Failure> {
     let at = SocketAddr::new(address, PORT);
-    let options = Options { receive_bytes: BYTES, send_bytes: BYTES, segments };
     // Ours share the port, and would with those of another engine of the same user, which then got half of our packets.
-    let first = Socket::bind_first(at, options);
-    let others = (1..vectors).map(|_| Socket::bind(at, options));
+    let first = Socket::bind_first(at, options(segments));
+    let others = (1..vectors).map(|_| Socket::bind(at, options(segments)));
     let sockets: Vec<Socket> = std::iter::once(first).chain(others).collect::<Result<_, _>>()?;
     if let [first, _, ..] = &sockets[..] {
         first.steer(&steering(vector_bits(vectors)))?;
     }
     Ok(sockets)
+}
+
+const fn options(segments: bool) -> Options {
+    Options { receive_bytes: BYTES, send_bytes: BYTES, segments }
+}
+
+/// Looks whether there could be such sockets of an address, at some other port: one who looks is in nobody's way, and an
+/// engine that has this one is none to it.
+///
+/// # Errors
+///
+/// The step and its errno: `EADDRNOTAVAIL` if this host has no such address.
+pub(super) fn try_out(address: IpAddr) -> Result<(), Failure> {
+    Socket::bind_first(SocketAddr::new(address, 0), options(false)).map(drop)
 }
 
 /// The first of these addresses that another RoCEv2 stack speaks from already, and how that shows.
