@@ -170,12 +170,22 @@ impl Press {
         self.completions(tree, at)?;
         self.manual(tree, at)?;
         self.units(tree, at)?;
-        let avahi = "avahi/shunt-serve.service";
-        tree.file(&self.root.join("dist").join(avahi), &format!("{at}/share/shunt/{avahi}"))?;
+        for file in [
+            "avahi/shunt-serve.service",
+            "monitoring/shunt.rules.yml",
+            "monitoring/shunt-dashboard.json",
+        ] {
+            tree.file(&self.root.join("dist").join(file), &format!("{at}/share/shunt/{file}"))?;
+        }
         let doc = format!("{at}/share/doc/shunt");
-        for page in
-            ["README.md", "SECURITY.md", "docs/serve.md", "docs/devices.md", "docs/containers.md"]
-        {
+        for page in [
+            "README.md",
+            "SECURITY.md",
+            "docs/serve.md",
+            "docs/devices.md",
+            "docs/containers.md",
+            "docs/monitoring.md",
+        ] {
             let name = Path::new(page).file_name().unwrap_or_default();
             tree.file(&self.root.join(page), &format!("{doc}/{}", name.display()))?;
         }

@@ -58,6 +58,7 @@ fn the_package_brings_all_and_leaves_nothing() {
         "has /usr/share/man/man1/shunt-run.1.gz",
         "has /usr/lib/systemd/system/shunt-engine.service",
         "has /usr/share/shunt/avahi/shunt-serve.service",
+        "has /usr/share/shunt/monitoring/shunt.rules.yml",
         "attached after",
         &format!("/dev/shm/shared/board-all-v{}", sys::abi::VERSION),
         "LD_PRELOAD=/usr/lib/shunt/$LIB/libshunt_preload.so",

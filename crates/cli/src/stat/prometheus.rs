@@ -236,4 +236,6 @@ fn by_process(page: &mut Page, boards: &[Seen]) {
 }
 
 #[cfg(test)]
+mod shipped;
+#[cfg(test)]
 mod tests;

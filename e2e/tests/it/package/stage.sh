@@ -38,6 +38,7 @@ bash -c '. /usr/share/bash-completion/completions/shunt && complete -p shunt >/d
 has /usr/share/man/man1/shunt-run.1.gz
 has /usr/lib/systemd/system/shunt-engine.service
 has /usr/share/shunt/avahi/shunt-serve.service
+has /usr/share/shunt/monitoring/shunt.rules.yml
 
 # The program finds its library, and both find the file of settings.
 shunt run -- /mnt/pingpong server 7000 &
