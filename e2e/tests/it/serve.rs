@@ -323,6 +323,27 @@ fn sessions_of_users_who_are_taken_out_end() {
     assert!(!place.path("files/mine").exists(), "one who is out still writes");
 }
 
+/// One in a container, with process numbers of its own, is asked from the host, whose processes have none for it.
+#[test]
+fn a_server_in_a_container_answers_the_host() {
+    let place = Place::new("contained");
+    fs::write(place.path("config.toml"), "").unwrap();
+    let (control, files) = (place.word("control"), place.word("files"));
+    let mut inside = Command::new("unshare");
+    inside.args(["--pid", "--fork", "--kill-child"]);
+    if !e2e::run::outcome(inside.arg("true"), LIMIT).ok() {
+        return e2e::run::skipped("there can be no namespace of process numbers");
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child"]).arg(built("shunt")).env("HOME", &place.0);
+    command.args(["serve", "--guest", "--listen", "127.0.0.1:0", "--control", &control, &files]);
+    command.env("SHUNT_CONFIG", place.path("config.toml"));
+    let server = Server::start(command);
+    contains(&place.done(&["stat", "smb", "--control", &control], ""), &["shares: files"]);
+    place.done(&["serve", "stop", "--control", &control], "");
+    assert_eq!(server.ended(), Some(0));
+}
+
 /// Nobody is left for the only share, and then nobody at all.
 #[test]
 fn who_is_taken_out_is_out_whoever_is_left() {
