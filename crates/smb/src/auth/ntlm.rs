@@ -1,6 +1,7 @@
 //! NTLMv2 (MS-NLMP): the server's end, [`Ntlm`], and a client's to test it with, [`client`].
 //!
-//! Only NTLMv2 in Unicode: what is older is refused, and said so. Channel bindings are not looked at: SMB has none.
+//! Only NTLMv2: what is older is refused, and said so. Names are in Unicode, or in ASCII for clients that know no
+//! Unicode. Channel bindings are not looked at: SMB has none.
 
 pub mod client;
 mod keys;
@@ -12,6 +13,8 @@ pub use server::Ntlm;
 /// What the ends agree on (MS-NLMP 2.2.2.5).
 mod flags {
     pub(super) const UNICODE: u32 = 0x0000_0001;
+    /// Names in the code page of whoever says them; beside [`UNICODE`] it says nothing.
+    pub(super) const OEM: u32 = 0x0000_0002;
     pub(super) const REQUEST_TARGET: u32 = 0x0000_0004;
     pub(super) const SIGN: u32 = 0x0000_0010;
     pub(super) const SEAL: u32 = 0x0000_0020;

@@ -256,9 +256,10 @@ fn tokens_that_do_not_fit() {
     assert_eq!(first(b"NTLMSSP\0\x03\0\0\0"), Reason::Malformed("NTLM NEGOTIATE"));
     assert_eq!(first(&[0x60; 70_000]), Reason::Malformed("token"));
     assert_eq!(first(&NegTokenInit::emit(&[KERBEROS], Some(b"a ticket"))), Reason::NoMechanism);
-    let mut oem = Client::negotiate();
-    oem[12] = 0;
-    assert_eq!(first(&oem), Reason::NotUnicode);
+    // Neither Unicode nor a code page.
+    let mut mute = Client::negotiate();
+    mute[12] = 0;
+    assert_eq!(first(&mute), Reason::NotUnicode);
     // An empty first token is asked for one, but not for ever.
     let mut server = Server::new(settings());
     server.goes_on(&NegTokenInit::emit(&[NTLMSSP], None));

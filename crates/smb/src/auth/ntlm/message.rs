@@ -97,7 +97,12 @@ pub(super) fn challenge(
         name.truncate(NAME_MAX);
         name
     };
-    let target = name(&settings.netbios_computer);
+    // Pairs are in Unicode whatever was agreed (MS-NLMP 2.2.2.1).
+    let target = if flags & flags::UNICODE == 0 {
+        ascii(&settings.netbios_computer)
+    } else {
+        name(&settings.netbios_computer)
+    };
     let mut info = Vec::with_capacity(256);
     for (id, text) in [
         (av::NETBIOS_DOMAIN, &settings.netbios_domain),
@@ -145,16 +150,17 @@ pub(super) struct Authenticate<'a> {
 impl<'a> Authenticate<'a> {
     const MALFORMED: Reason = Reason::Malformed("NTLM AUTHENTICATE");
 
-    pub(super) fn parse(message: &'a [u8]) -> Result<Self, Reason> {
+    /// `agreed` are the flags of the CHALLENGE.
+    pub(super) fn parse(message: &'a [u8], agreed: u32) -> Result<Self, Reason> {
         if !is(message, 3) {
             return Err(Self::MALFORMED);
         }
         let field = |at| field(message, at).ok_or(Self::MALFORMED);
         let flags = u32_at(message, 60).ok_or(Self::MALFORMED)?;
-        if flags & flags::UNICODE == 0 {
-            return Err(Reason::NotUnicode);
-        }
-        let text = |at| field(at).and_then(text);
+        // Who names no character set, as smbj without a name, goes by what was agreed.
+        let said = if flags & (flags::UNICODE | flags::OEM) == 0 { agreed } else { flags };
+        let read = if said & flags::UNICODE == 0 { ascii_text } else { text };
+        let text = |at| field(at).and_then(read);
         Ok(Self {
             lm_response: field(12)?,
             nt_response: field(20)?,
@@ -174,17 +180,34 @@ impl<'a> Authenticate<'a> {
     }
 }
 
+/// A name of ours for a client that knows no Unicode.
+fn ascii(name: &str) -> Vec<u8> {
+    let name = name.chars().take(NAME_MAX);
+    name.map(|char| u8::try_from(char).ok().filter(u8::is_ascii).unwrap_or(b'?')).collect()
+}
+
+/// A name in a code page, which nobody says: what is ASCII is the same in all of them.
+fn ascii_text(bytes: &[u8]) -> Result<String, Reason> {
+    if !bytes.is_ascii() {
+        return Err(Reason::NotUnicode);
+    }
+    let text = str::from_utf8(bytes).ok().filter(|text| text.len() <= NAME_MAX);
+    named(text.map(str::to_owned))
+}
+
 /// A name in little endian UTF-16.
 fn text(bytes: &[u8]) -> Result<String, Reason> {
-    const MALFORMED: Reason = Reason::Malformed("name in NTLM AUTHENTICATE");
     let (units, rest) = bytes.as_chunks::<2>();
-    if bytes.len() > NAME_MAX || !rest.is_empty() {
-        return Err(MALFORMED);
-    }
     let units = units.iter().map(|unit| u16::from_le_bytes(*unit));
-    let text: Result<String, _> = char::decode_utf16(units).collect();
-    // A zero or a line's end would make two names look like one, or one line of a log like two.
-    text.ok().filter(|text| !text.chars().any(char::is_control)).ok_or(MALFORMED)
+    let text = (bytes.len() <= NAME_MAX && rest.is_empty())
+        .then(|| char::decode_utf16(units).collect::<Result<String, _>>().ok());
+    named(text.flatten())
+}
+
+/// A zero or a line's end would make two names look like one, or one line of a log like two.
+fn named(text: Option<String>) -> Result<String, Reason> {
+    text.filter(|text| !text.chars().any(char::is_control))
+        .ok_or(Reason::Malformed("name in NTLM AUTHENTICATE"))
 }
 
 /// An NTLMv2_RESPONSE (MS-NLMP 2.2.2.8): everything that counts of it.

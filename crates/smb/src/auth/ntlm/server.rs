@@ -17,8 +17,7 @@ use crate::auth::{
 use crate::crypto::SecretKey;
 
 /// What we agree to, if the client asks for it.
-const OPTIONAL: u32 = flags::UNICODE
-    | flags::SIGN
+const OPTIONAL: u32 = flags::SIGN
     | flags::SEAL
     | flags::ALWAYS_SIGN
     | flags::EXTENDED_SECURITY
@@ -62,10 +61,13 @@ impl Ntlm {
 
     fn challenge(&mut self, token: &[u8], input: &Input<'_>) -> Result<Vec<u8>, Reason> {
         let asked = message::negotiate(token)?;
-        if asked & flags::UNICODE == 0 {
-            return Err(Reason::NotUnicode);
-        }
+        let names = match asked & (flags::UNICODE | flags::OEM) {
+            0 => return Err(Reason::NotUnicode),
+            flags::OEM => flags::OEM,
+            _ => flags::UNICODE,
+        };
         let flags = asked & OPTIONAL
+            | names
             | flags::REQUEST_TARGET
             | flags::NTLM
             | flags::TARGET_TYPE_SERVER
@@ -225,7 +227,7 @@ impl Mechanism for Ntlm {
                 Err(reason) => MechanismStep::Refused(reason.into()),
             },
             State::Authenticate { negotiate, challenge_message, challenge, flags } => {
-                let said = match Authenticate::parse(token) {
+                let said = match Authenticate::parse(token, flags) {
                     Ok(said) => said,
                     Err(reason) => return MechanismStep::Refused(reason.into()),
                 };

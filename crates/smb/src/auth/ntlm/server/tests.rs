@@ -202,3 +202,91 @@ fn nothing_comes_after_the_verdict() {
     assert_eq!(reason(ntlm.step(&authenticate(), &input)), Reason::OutOfTurn);
     assert_eq!(ntlm.make_mic(b"list"), None);
 }
+
+/// What the clients of Node.js send (the package ntlm2): names in a code page, neither a version nor a MIC.
+mod without_unicode {
+    use super::super::super::{flags, keys, message};
+    use super::*;
+
+    const NEGOTIATE_FLAGS: u32 =
+        flags::OEM | flags::REQUEST_TARGET | flags::NTLM | flags::EXTENDED_SECURITY;
+
+    fn step(ntlm: &mut Ntlm, token: &[u8]) -> MechanismStep {
+        let users = users();
+        ntlm.step(token, &Input { users: &users, now: FileTime(7), random: [5; 8] })
+    }
+
+    fn negotiate(flags: u32) -> Vec<u8> {
+        let kind = 1u32.to_le_bytes();
+        [&message::SIGNATURE[..], &kind, &flags.to_le_bytes(), &[0; 16]].concat()
+    }
+
+    fn authenticate(user: &[u8], response: &[u8], flags: u32) -> Vec<u8> {
+        let parts = [&[][..], response, b"", user, b"pc", b""];
+        let mut token = [&message::SIGNATURE[..], &3u32.to_le_bytes()].concat();
+        let mut at = 64;
+        for part in parts {
+            let len = u16::try_from(part.len()).unwrap().to_le_bytes();
+            token.extend([len, len].concat());
+            token.extend(u32::try_from(at).unwrap().to_le_bytes());
+            at += part.len();
+        }
+        token.extend(flags.to_le_bytes());
+        parts.iter().for_each(|part| token.extend_from_slice(part));
+        token
+    }
+
+    /// One who knows the password of `user`, which the wire has as `said`.
+    fn logon(user: &str, said: &[u8]) -> MechanismStep {
+        let settings = Settings { netbios_computer: "HÖST".to_owned(), ..Settings::default() };
+        let mut ntlm = Ntlm::new(Arc::new(settings));
+        let MechanismStep::Continue(challenge) = step(&mut ntlm, &negotiate(NEGOTIATE_FLAGS))
+        else {
+            panic!("no challenge");
+        };
+        let agreed = u32::from_le_bytes(*challenge[20..].first_chunk().unwrap());
+        assert_eq!(agreed & (flags::UNICODE | flags::OEM), flags::OEM);
+        assert_eq!(message::field(&challenge, 12), Some(&b"H?ST"[..]));
+        let info = message::field(&challenge, 40).unwrap();
+        let blob = [&[1, 1, 0, 0, 0, 0, 0, 0][..], &[0; 8], &[9; 8], &[0; 4], info].concat();
+        let key = keys::response_key(&NtHash::of_password("Secret.1"), user, "");
+        let proof = keys::proof(&key, challenge[24..].first_chunk().unwrap(), &blob);
+        step(&mut ntlm, &authenticate(said, &[&proof[..], &blob].concat(), agreed))
+    }
+
+    #[test]
+    fn a_client_comes_in() {
+        let who = done(logon("daemon", b"daemon"));
+        assert_eq!((who.user.as_str(), who.workstation.as_str()), ("Daemon", "pc"));
+        assert_eq!(reason(logon("nobody", b"nobody")), Reason::UnknownUser);
+        let odd = Reason::Malformed("name in NTLM AUTHENTICATE");
+        assert_eq!(reason(logon("daemon", b"daemon\0")), odd);
+        // Which letter that is depends on a code page.
+        assert_eq!(reason(logon("d\u{e4}mon", b"d\x84mon")), Reason::NotUnicode);
+    }
+
+    #[test]
+    fn unicode_goes_before_a_code_page() {
+        let mut ntlm = Ntlm::new(Arc::default());
+        let both = negotiate(NEGOTIATE_FLAGS | flags::UNICODE);
+        let MechanismStep::Continue(challenge) = step(&mut ntlm, &both) else { panic!() };
+        assert_eq!(challenge[20] & 3, 1);
+        let neither = negotiate(NEGOTIATE_FLAGS & !flags::OEM);
+        let refused = step(&mut Ntlm::new(Arc::default()), &neither);
+        assert_eq!(reason(refused), Reason::NotUnicode);
+    }
+
+    /// smbj (0.14), without a name: what it agreed on first it does not say again.
+    #[test]
+    fn nobody_says_in_which_characters() {
+        let settings = Settings { anonymous: true, ..Settings::default() };
+        let mut ntlm = Ntlm::new(Arc::new(settings));
+        step(&mut ntlm, &negotiate(NEGOTIATE_FLAGS | flags::UNICODE));
+        let mut token = authenticate(b"", b"", flags::ANONYMOUS);
+        let at = token.len() - 2;
+        token[at..].copy_from_slice(&[b'p', 0]);
+        let who = done(step(&mut ntlm, &token));
+        assert!(who.anonymous);
+        assert_eq!(who.workstation, "p");
+    }
+}
