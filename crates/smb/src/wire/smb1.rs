@@ -9,6 +9,9 @@ const COM_NEGOTIATE: u8 = 0x72;
 /// FLAGS_REPLY: an answer.
 const REPLY: u8 = 0x80;
 
+/// DialectIndex of an answer that takes none of them.
+const NONE_OF_THEM: u16 = 0xffff;
+
 /// Bytes of dialects that are looked at.
 pub const DIALECTS_LEN_MAX: usize = 4096;
 
@@ -71,4 +74,24 @@ impl Offer {
         out.extend_from_slice(&u16::try_from(dialects.len()).unwrap_or(0).to_le_bytes());
         out.extend_from_slice(&dialects);
     }
+}
+
+/// Bytes of a [`refusal`].
+pub const REFUSAL_LEN: u8 = 37;
+
+/// What tells who has sent a frame that [`Offer::parse`] took that none of its dialects is spoken here (MS-CIFS
+/// 2.2.4.52.2).
+#[must_use]
+pub fn refusal(frame: &[u8]) -> [u8; REFUSAL_LEN as usize] {
+    let mut out = [0; REFUSAL_LEN as usize];
+    for (ours, theirs) in out[..HEADER_LEN].iter_mut().zip(frame) {
+        *ours = *theirs;
+    }
+    // The status, which a client may have put anything in.
+    out[5..9].fill(0);
+    out[9] |= REPLY;
+    // WordCount and the one word; no bytes follow.
+    out[HEADER_LEN] = 1;
+    out[HEADER_LEN + 1..HEADER_LEN + 3].copy_from_slice(&NONE_OF_THEM.to_le_bytes());
+    out
 }

@@ -398,3 +398,18 @@ fn an_smb1_client_is_understood_as_far_as_it_speaks_smb2() {
     let whole = frame(b"\x02SMB 2.002\0");
     assert_eq!(smb1::Offer::parse(&whole[..whole.len() - 1]), Err(BadMessage::Truncated));
 }
+
+#[test]
+fn an_smb1_client_is_told_that_nothing_of_it_is_spoken() {
+    let mut frame = Vec::new();
+    smb1::Offer::default().encode(&mut frame);
+    // A status has no place in a request, a multiplex id has.
+    frame[5..9].fill(7);
+    frame[30] = 3;
+    let refusal = smb1::refusal(&frame);
+    assert_eq!(refusal.len(), usize::from(smb1::REFUSAL_LEN));
+    assert_eq!(refusal[..10], *b"\xffSMB\x72\0\0\0\0\x98");
+    assert_eq!(refusal[10..32], frame[10..32]);
+    assert_eq!(refusal[32..], [1, 0xff, 0xff, 0, 0]);
+    assert!(smb1::Offer::parse(&refusal).is_err(), "it is taken for a request");
+}

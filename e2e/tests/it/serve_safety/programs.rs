@@ -1,4 +1,5 @@
-//! Other people's clients: Samba's smbclient, the Python libraries impacket and smbprotocol, and one for Go.
+//! Other people's clients: Samba's smbclient, the Python libraries impacket and smbprotocol, one for Go, and curl,
+//! which is refused.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -429,6 +430,29 @@ fn impacket_is_served() {
 #[test]
 fn smbprotocol_is_served() {
     python("smbclient", SMBPROTOCOL);
+}
+
+/// curl speaks SMB1. Whose connection ends before it has an answer goes on to read from it, for ever.
+#[test]
+fn curl_is_told_that_it_is_refused() {
+    let Some(curl) = installed("curl") else {
+        skipped("there is no curl");
+        return;
+    };
+    let folder = Folder::new();
+    let mut server = Server::start(folder.path());
+    let mut command = Command::new(curl);
+    let url = format!("smb://127.0.0.1:{}/{SHARE}/note", server.port);
+    let ended =
+        outcome(command.args(["-sS", "--user", &format!("{USER}:{PASSWORD}"), &url]), LIMIT);
+    if ended.code == 1 {
+        skipped("this curl does not know SMB");
+        return;
+    }
+    // CURLE_COULDNT_CONNECT: curl's word for it.
+    assert!(ended.hung.is_none() && ended.code == 7, "{ended:?}");
+    assert!(server.said().contains("speaks SMB1 only"), "{}", server.said());
+    server.must_live();
 }
 
 /// What the Go client is made of, file by file.

@@ -12,6 +12,7 @@ use smb::crypto::{Signer, TransformHeader};
 use smb::session::{Dialect, Grant};
 use smb::wire::compound::Compound;
 use smb::wire::header::{Command, Flags, HEADER_LEN, Header, PROTOCOL_ID, Target};
+use smb::wire::smb1::{self, Offer};
 use smb::wire::{credit_charge_needed, error};
 use smb::{FileId, NtStatus, SessionId, TreeId};
 
@@ -127,7 +128,7 @@ impl Channel {
         }
         if !message.starts_with(&PROTOCOL_ID) {
             if sealed.is_none() && self.agreed.get().is_none() && !self.multi_protocol.get() {
-                return self.smb1(message);
+                return self.smb1(message).await;
             }
             return After::Drop;
         }
@@ -172,17 +173,22 @@ impl Channel {
         });
     }
 
-    /// An SMB1 negotiate: answered so that the client goes on in SMB2 (MS-SMB2 3.3.5.3.1).
-    fn smb1(self: &Rc<Self>, message: &[u8]) -> After {
-        match command::negotiate::multi_protocol(self, message) {
-            Some(reply) => {
-                if let Some(frame) = reply.finish() {
-                    self.send(frame);
-                }
-                After::Next
+    /// An SMB1 negotiate: answered so that the client goes on in SMB2 (MS-SMB2 3.3.5.3.1). Who offers nothing that is
+    /// spoken here is told so, as by Samba, where MS-SMB2 would have it find out by the end of the connection: curl goes
+    /// on asking for an answer then, for ever and without a pause.
+    async fn smb1(self: &Rc<Self>, message: &[u8]) -> After {
+        let Ok(offer) = Offer::parse(message) else { return After::Drop };
+        if let Some(reply) = command::negotiate::multi_protocol(self, offer) {
+            if let Some(frame) = reply.finish() {
+                self.send(frame);
             }
-            None => After::Drop,
+            return After::Next;
         }
+        let refusal = smb1::refusal(message);
+        self.send(Outgoing::Bytes([&[0, 0, 0, smb1::REFUSAL_LEN][..], &refusal].concat(), 0));
+        self.output.uncork();
+        self.output.below(0).await;
+        After::Drop
     }
 
     /// Decrypts a frame in place.

@@ -23,10 +23,10 @@ const POSIX: [u8; 16] = *b"\x93\xad\x25\x50\x9c\xb4\x11\xe7\xb4\x23\x83\xde\x96\
 /// Largest payload without large MTU: what one credit pays for.
 const SMALL_PAYLOAD: u32 = 64 << 10;
 
-/// Answers an SMB1 negotiate of a client that speaks SMB2 too. `None`: it speaks SMB1 only.
-pub(in crate::serve) fn multi_protocol(channel: &Rc<Channel>, message: &[u8]) -> Option<Reply> {
+/// Answers an SMB1 negotiate of a client that speaks SMB2 too. `None`: it speaks
+/// nothing that is served here, which is a line of the log.
+pub(in crate::serve) fn multi_protocol(channel: &Rc<Channel>, offer: Offer) -> Option<Reply> {
     let server = &channel.server;
-    let offer = Offer::parse(message).ok()?;
     let newest = server::newest(&server.config.dialects)?;
     let dialect = if offer.smb2_wildcard && newest > Dialect::Smb202 {
         channel.multi_protocol.set(true);
