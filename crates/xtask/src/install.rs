@@ -61,6 +61,7 @@ const NEEDS: &[Need] = &[
         why: "one of the configurations of smbd that ours is compared with",
     },
     program("smbclient", "smbclient", "a client of file servers"),
+    program("rclone", "rclone", "another one, that copies trees"),
     program("smbtorture", "samba-testsuite", "Samba's own tests of file servers"),
     program("mkfs.btrfs", "btrfs-progs", "a file system on which files share blocks"),
     program("mkfs.xfs", "xfsprogs", "another one"),
@@ -97,8 +98,11 @@ const NEEDS: &[Need] = &[
 
 /// Clients of file servers that Debian 12 lacks, or has too old (impacket 0.10 signs no tree connect): modules of Python,
 /// and the packages of PyPI that have them.
-const CLIENTS: &[(&str, &str)] =
-    &[("smbclient", "smbprotocol"), ("impacket.smbconnection", "impacket")];
+const CLIENTS: &[(&str, &str)] = &[
+    ("smbclient", "smbprotocol"),
+    ("impacket.smbconnection", "impacket"),
+    ("smb.SMBConnection", "pysmb"),
+];
 
 /// What checks spelling, as PyPI has it: a program, ready made. Of one version, because each knows other words.
 const TYPOS: &str = "typos";

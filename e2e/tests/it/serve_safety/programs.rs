@@ -1,5 +1,5 @@
-//! Other people's clients: Samba's smbclient, the Python libraries impacket and smbprotocol, one for Go, and curl,
-//! which is refused.
+//! Other people's clients: Samba's smbclient, the Python libraries impacket, smbprotocol and pysmb, rclone, one for Go,
+//! and curl, which is refused.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -430,6 +430,104 @@ fn impacket_is_served() {
 #[test]
 fn smbprotocol_is_served() {
     python("smbclient", SMBPROTOCOL);
+}
+
+/// It speaks SMB 2.0.2 and 2.1 by itself, and signs as it is told to.
+const PYSMB: &str = r"
+import io, os, sys
+from smb.SMBConnection import SMBConnection
+from smb.smb_structs import OperationFailure
+port = int(sys.argv[1])
+for sign in (SMBConnection.SIGN_NEVER, SMBConnection.SIGN_WHEN_REQUIRED):
+    c = SMBConnection('smbtest', 'pw', 'here', 'there', use_ntlm_v2=True, sign_options=sign, is_direct_tcp=True)
+    assert c.connect('127.0.0.1', port, timeout=60)
+    assert 'tmp' in [share.name for share in c.listShares()]
+    c.createDirectory('tmp', 'd')
+    for len in (0, 1, 65537, 3000001):
+        sent, back = os.urandom(len), io.BytesIO()
+        c.storeFile('tmp', 'd/f', io.BytesIO(sent))
+        c.retrieveFile('tmp', 'd/f', back)
+        assert back.getvalue() == sent, len
+        assert c.getAttributes('tmp', 'd/f').file_size == len
+    c.storeFileFromOffset('tmp', 'd/f', io.BytesIO(b'abc'), 3000003)
+    back = io.BytesIO()
+    c.retrieveFileFromOffset('tmp', 'd/f', back, 3000000, 9)
+    assert back.getvalue() == sent[-1:] + bytes(2) + b'abc', back.getvalue()
+    name = '\u00fc \u65e5\u672c \U0001f600'
+    c.rename('tmp', 'd/f', 'd/' + name)
+    assert name in [file.filename for file in c.listPath('tmp', 'd')]
+    assert c.getSecurity('tmp', 'd/' + name).dacl.aces
+    assert c.echo(b'hi') == b'hi'
+    try:
+        c.retrieveFile('tmp', 'd/f', io.BytesIO())
+        raise SystemExit('it is still there')
+    except OperationFailure:
+        pass
+    c.deleteFiles('tmp', 'd/*', delete_matching_folders=True)
+    c.deleteDirectory('tmp', 'd')
+    c.close()
+c = SMBConnection('smbtest', 'wrong', 'here', 'there', use_ntlm_v2=True, is_direct_tcp=True)
+assert not c.connect('127.0.0.1', port, timeout=60)
+";
+
+#[test]
+fn pysmb_is_served() {
+    python("smb.SMBConnection", PYSMB);
+}
+
+/// What rclone is told to do, one command after the other, between a folder of the host and a share.
+const RCLONE: &[&[&str]] = &[
+    &["sync", "here", "r:tmp/there", "--transfers=8"],
+    &["check", "here", "r:tmp/there", "--download"],
+    &["copyto", "r:tmp/there/long", "r:tmp/there/a/longer"],
+    &["moveto", "r:tmp/there/a", "r:tmp/moved/deep"],
+    &["copy", "r:tmp/moved/deep", "back"],
+    &["touch", "r:tmp/moved/typed"],
+    &["about", "r:tmp"],
+    &["purge", "r:tmp/there"],
+    &["purge", "r:tmp/moved"],
+];
+
+#[test]
+fn rclone_keeps_a_folder_as_another() {
+    let Some(rclone) = installed("rclone") else {
+        skipped("there is no rclone");
+        return;
+    };
+    let (folder, at) = (Folder::new(), Folder::new());
+    let mut server = Server::start(folder.path());
+    let rclone = |words: &[&str]| {
+        let mut command = Command::new(&rclone);
+        command.args(words).current_dir(at.path()).stdin(Stdio::null());
+        command.env("RCLONE_CONFIG", at.file("rclone.conf"));
+        let ended = outcome(&mut command, LIMIT);
+        assert!(ended.ok(), "{words:?}: {ended:?}");
+        ended.out
+    };
+    let password = rclone(&["obscure", PASSWORD]);
+    let settings = format!(
+        "[r]\ntype = smb\nhost = 127.0.0.1\nport = {}\nuser = {USER}\npass = {password}",
+        server.port
+    );
+    fs::write(at.file("rclone.conf"), settings).unwrap();
+    fs::create_dir_all(at.file("here/a/b")).unwrap();
+    let long = block(7, LEN);
+    fs::write(at.file("here/long"), &long).unwrap();
+    // What SMB has no names for, rclone writes in other letters.
+    for name in ["a/q:*?<>|\"", "a/trail.", "a/\u{fc} \u{65e5}\u{672c}", "a/b/empty"] {
+        fs::write(at.file("here").join(name), name.replace("a/b/empty", "")).unwrap();
+    }
+    for n in 0..200 {
+        fs::write(at.file("here/a/b").join(n.to_string()), [1]).unwrap();
+    }
+    RCLONE.iter().for_each(|words| {
+        rclone(words);
+    });
+    assert!(fs::read(at.file("back/longer")).unwrap() == long);
+    assert_eq!(fs::read(at.file("back/trail.")).unwrap(), b"a/trail.");
+    assert_eq!(fs::read_dir(at.file("back/b")).unwrap().count(), 201);
+    server.must_live();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "what is left");
 }
 
 /// curl speaks SMB1. Whose connection ends before it has an answer goes on to read from it, for ever.
