@@ -341,7 +341,9 @@ fn negotiate_contexts_are_there_once() {
     for twice in [preauth, Context::Signing(list), Context::Encryption(list), Context::Rdma(list)] {
         assert_eq!(parse(vec![twice, Context::Posix(&[]), twice]), Err(BadMessage::Duplicate));
     }
-    assert_eq!(parse(vec![Context::Encryption(U16s::default())]), Err(BadMessage::Value));
+    assert_eq!(parse(vec![Context::Signing(U16s::default())]), Err(BadMessage::Value));
+    // Who is to encrypt nothing may say so by no cipher.
+    assert_eq!(parse(vec![Context::Encryption(U16s::default())]), Ok(()));
     let unknown = Context::Unknown { kind: 99, data: &[1] };
     assert_eq!(parse(vec![unknown; negotiate::CONTEXTS_MAX]), Ok(()));
     assert_eq!(parse(vec![unknown; negotiate::CONTEXTS_MAX + 1]), Err(BadMessage::TooMany));

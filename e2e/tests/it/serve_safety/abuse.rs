@@ -3,7 +3,7 @@
 //!
 //! `SHUNT_SOAK_SECONDS=600` goes on with fresh seeds; `SHUNT_SEED` repeats one.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,11 +11,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use e2e::run::{PATIENCE, eventually};
-use smb::wire::header::{Command, Flags};
+use smb::wire::header::{Command, Flags, Header};
 use smb::wire::negotiate::dialect::{SMB_2_0_2, SMB_2_1, SMB_3_0, SMB_3_1_1};
+use smb::wire::negotiate::{self, Context};
 use smb::wire::query_info::Subject;
 use smb::wire::smb1::Offer;
-use smb::wire::{change_notify, ioctl, lock, query_directory, query_info, set_info};
+use smb::wire::{Encode, U16s, change_notify, ioctl, lock, query_directory, query_info, set_info};
 use smb::{FileId, NtStatus};
 use testkit::fragments::Random;
 
@@ -330,4 +331,38 @@ fn who_offers_only_what_is_not_served_is_told_of() {
     assert!(Client::connect(server.port, SMB_3_1_1).is_err());
     said(&server, &["offers SMB 3.1.1, and nothing", "dialects = \"2.0.2-3.1.1\" would"]);
     assert!(Client::connect(server.port, SMB_2_0_2).is_ok());
+}
+
+/// As smb-rs (0.12) does when it is to encrypt nothing: a list of ciphers that is empty. Nothing is said of ciphers to
+/// it, and all else is agreed on.
+#[test]
+fn who_knows_no_cipher_encrypts_nothing() {
+    let folder = Folder::new();
+    let server = Server::start(folder.path());
+    let (dialects, one) = (U16s::bytes_of(&[SMB_3_1_1]), U16s::bytes_of(&[1]));
+    let one = U16s::new(&one);
+    let agreed = |ciphers| {
+        let preauth = Context::Preauth { hashes: one, salt: b"a grain of it" };
+        let contexts = vec![preauth, Context::Encryption(ciphers), Context::Signing(one)];
+        let dialects = U16s::new(&dialects);
+        let request = negotiate::Request { dialects, contexts, ..Default::default() };
+        let mut message = Vec::new();
+        let start = Header::request(Command::Negotiate).encode(&mut message);
+        request.encode(&mut message, start);
+        let mut stream = TcpStream::connect(testkit::loopback(server.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let len = u32::try_from(message.len()).unwrap().to_be_bytes();
+        stream.write_all(&[&len[..], &message].concat()).unwrap();
+        let mut len = [0; 4];
+        stream.read_exact(&mut len).unwrap();
+        let mut answer = vec![0; u32::from_be_bytes(len) as usize];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(Header::parse(&answer).unwrap().status, NtStatus::SUCCESS);
+        let answer = negotiate::Response::parse(&answer).unwrap();
+        let mut kinds: Vec<_> = answer.contexts.iter().map(Context::kind).collect();
+        kinds.sort_unstable();
+        kinds
+    };
+    assert_eq!(agreed(one), [1, 2, 8]);
+    assert_eq!(agreed(U16s::default()), [1, 8]);
 }

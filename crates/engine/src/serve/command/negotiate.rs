@@ -136,8 +136,9 @@ fn choose(contexts: &[Context<'_>], encryption: Demand) -> Result<Chosen, NtStat
                 hashed = true;
             }
             // An answer of no cipher means that none is known to both; who encrypts nothing says nothing, and that
-            // is how a client tells the two from each other. Some take no cipher for a mistake: go-smb2.
-            Context::Encryption(ciphers) if encryption != Demand::Off => {
+            // is how a client tells the two from each other. Some take no cipher for a mistake: go-smb2. A client that
+            // knows none has asked for nothing.
+            Context::Encryption(ciphers) if encryption != Demand::Off && !ciphers.is_empty() => {
                 chosen.encryption_asked = true;
                 let mut by_speed = Cipher::BY_SPEED.into_iter();
                 chosen.cipher = by_speed.find(|cipher| ciphers.contains(cipher.to_wire()));

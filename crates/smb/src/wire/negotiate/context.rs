@@ -106,7 +106,11 @@ impl<'a> Context<'a> {
                 let salt = rest.get(..fields.len16(2)).ok_or(BadMessage::Truncated)?;
                 Self::Preauth { hashes, salt }
             }
-            ENCRYPTION => Self::Encryption(counted(data, 2)?),
+            // Of all lists this one may be empty, as MS-SMB2 3.3.5.4 has no word on it: smb-rs sends it so when it is to
+            // encrypt nothing.
+            ENCRYPTION => {
+                Self::Encryption(numbers(data, Fields::at_least(data, 2)?.len16(0), 2)?.0)
+            }
             COMPRESSION => Self::Compression {
                 flags: CompressionFlags::from_bits_retain(Fields::at_least(data, 8)?.u32(4)),
                 algorithms: counted(data, 8)?,
@@ -178,9 +182,11 @@ impl<'a> Context<'a> {
 
 /// `count` numbers at `at`, one at least, and what follows them.
 fn list(data: &[u8], count: usize, at: usize) -> Result<(U16s<'_>, &[u8]), BadMessage> {
-    if count == 0 {
-        return Err(BadMessage::Value);
-    }
+    if count == 0 { Err(BadMessage::Value) } else { numbers(data, count, at) }
+}
+
+/// `count` numbers at `at`, and what follows them.
+fn numbers(data: &[u8], count: usize, at: usize) -> Result<(U16s<'_>, &[u8]), BadMessage> {
     let rest = data.get(at..).ok_or(BadMessage::Truncated)?;
     let (numbers, rest) = rest.split_at_checked(count * 2).ok_or(BadMessage::Truncated)?;
     Ok((U16s::new(numbers), rest))
