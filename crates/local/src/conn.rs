@@ -183,10 +183,14 @@ pub struct Registration {
     pub asked: AtomicU32,
     /// Identity of a set in which the kernel keeps a registration that the program has taken out.
     pub parked: AtomicU64,
-    /// Where it was last in the list of the set: a guess.
-    pub at: AtomicU32,
-    /// Identity of the set by whose list of offers the connection is looked at on behalf of this registration; 0: none.
+    /// Identity of the list of attached connections that it is in, and where; 0: in none. The list's to write.
+    pub warm_in: AtomicU64,
+    /// See [`Self::warm_in`].
+    pub warm_at: AtomicU32,
+    /// The same of the list of offers by which the connection is looked at on behalf of this registration.
     pub offered_in: AtomicU64,
+    /// See [`Self::offered_in`].
+    pub offered_at: AtomicU32,
 }
 
 /// Bits of [`Registration::flags`].

@@ -1139,7 +1139,7 @@ fn watch_offer(w: &'static World, set: &'static Set, conn: &'static Conn, which:
         if conn.sets[which].set.load(Ordering::Acquire) != set.id() {
             return;
         }
-        members.watch(w, set, (conn, which), half);
+        members.watch(w, (conn, which), half);
         members.recount(set);
     }
     if !fires_once(conn) {

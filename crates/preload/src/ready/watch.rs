@@ -124,7 +124,9 @@ impl Members {
         while let Some(last) = self.offered.len().checked_sub(1) {
             let _ = self.take_offer(last);
         }
-        self.warm.clear();
+        while let Some(last) = self.warm.len().checked_sub(1) {
+            self.take(last);
+        }
         self.leftovers.clear();
         self.strangers.clear();
         self.asleep = 0;
@@ -167,81 +169,90 @@ impl Members {
     }
 
     /// Looks at a connection that was offered.
-    pub(super) fn watch(
-        &mut self,
-        w: &World,
-        set: &Set,
-        (conn, which): (&'static Conn, usize),
-        half: &Half,
-    ) {
-        if self.offer_of(set, conn).is_none() {
-            self.put_offer(set, conn, which);
+    pub(super) fn watch(&mut self, w: &World, (conn, which): (&'static Conn, usize), half: &Half) {
+        if self.offer_of(conn).is_none() {
+            self.put_offer(conn, which);
         }
         self.inherited |= w.board.slot() != Some(half.slot.load(Ordering::Relaxed));
         self.unmoved = None;
     }
 
-    fn put_offer(&mut self, set: &Set, conn: &'static Conn, which: usize) {
-        conn.sets[which].offered_in.store(set.id(), Ordering::Relaxed);
-        conn.sets[which]
-            .at
-            .store(u32::try_from(self.offered.len()).unwrap_or(0), Ordering::Relaxed);
+    /// Which lists these are, in the registrations that are in them: they lie in their set, which is never unmapped.
+    fn id(&self) -> u64 {
+        std::ptr::from_ref(self) as u64
+    }
+
+    fn put_offer(&mut self, conn: &'static Conn, which: usize) {
+        let r = &conn.sets[which];
+        r.offered_in.store(self.id(), Ordering::Relaxed);
+        r.offered_at.store(place(self.offered.len()), Ordering::Relaxed);
         self.offered.push((conn, which));
     }
 
     /// Where a connection is among those that were offered: once, whichever registration it came by.
-    fn offer_of(&self, set: &Set, conn: &Conn) -> Option<usize> {
-        let is_here = |r: &Registration| r.offered_in.load(Ordering::Relaxed) == set.id();
-        let which = conn.sets.iter().position(is_here)?;
-        let is_it = |(c, _): &(&'static Conn, usize)| std::ptr::eq(*c, conn);
-        let guess = conn.sets[which].at.load(Ordering::Relaxed) as usize;
-        if self.offered.get(guess).is_some_and(is_it) {
-            return Some(guess);
-        }
-        self.offered.iter().position(is_it)
+    fn offer_of(&self, conn: &Conn) -> Option<usize> {
+        conn.sets.iter().enumerate().find_map(|(which, r)| {
+            let at = r.offered_at.load(Ordering::Relaxed) as usize;
+            let (there, at_which) = self.offered.get(at)?;
+            let is_here = r.offered_in.load(Ordering::Relaxed) == self.id();
+            (is_here && std::ptr::eq(*there, conn) && *at_which == which).then_some(at)
+        })
     }
 
     fn take_offer(&mut self, at: usize) -> (&'static Conn, usize) {
-        let taken = self.offered.swap_remove(at);
-        taken.0.sets[taken.1].offered_in.store(0, Ordering::Relaxed);
+        let (conn, which) = self.offered.swap_remove(at);
+        self.forgets(&conn.sets[which].offered_in);
         if let Some((moved, which)) = self.offered.get(at) {
-            let place = u32::try_from(at).unwrap_or(0);
-            moved.sets[*which].at.store(place, Ordering::Relaxed);
+            let r = &moved.sets[*which];
+            if r.offered_in.load(Ordering::Relaxed) == self.id() {
+                r.offered_at.store(place(at), Ordering::Relaxed);
+            }
         }
-        taken
+        (conn, which)
+    }
+
+    /// What says that a registration is in one of these lists does so no more. A record that a handler could not take out
+    /// (see [`Set::leave`]) may serve another connection by now, which is in the lists of another set.
+    fn forgets(&self, word: &AtomicU64) {
+        let _ = word.compare_exchange(self.id(), 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Nobody looks at a connection on behalf of this registration any more. `tagged`: it was ours in the kernel.
     fn drop_all(&mut self, set: &Set, conn: &'static Conn, which: usize, tagged: bool) {
-        // One that is not ours is not among the attached ones: to look for it there is a look at each of them.
+        // One that is not ours is not among the attached ones.
         match tagged.then(|| self.position(conn, which)) {
             Some(Some(at)) => self.take(at),
             Some(None) => self.asleep = self.asleep.saturating_sub(1),
             None => {}
         }
-        if let Some(at) = self.offer_of(set, conn) {
+        if let Some(at) = self.offer_of(conn) {
             let _ = self.take_offer(at);
             // The same socket may be in the set by another descriptor.
             let same = |(i, other): &(usize, &Set)| *i != which && other.id() == set.id();
             if let Some((other, _)) = registrations(conn).find(same) {
-                self.put_offer(set, conn, other);
+                self.put_offer(conn, other);
             }
         }
         self.recount(set);
     }
 
-    /// Where a registration is in the list. The last place it had is a good guess.
+    /// Where a registration is in the list. It says so itself: there may be thousands.
     fn position(&self, conn: &Conn, which: usize) -> Option<usize> {
-        let is_it = |m: &Watched| std::ptr::eq(m.conn, conn) && m.which == which;
-        let guess = conn.sets[which].at.load(Ordering::Relaxed) as usize;
-        if self.warm.get(guess).is_some_and(is_it) {
-            return Some(guess);
-        }
-        self.warm.iter().position(is_it)
+        let r = &conn.sets[which];
+        let at = r.warm_at.load(Ordering::Relaxed) as usize;
+        let is_it = |m: &Watched| {
+            #[cfg(test)]
+            tests::compares();
+            std::ptr::eq(m.conn, conn) && m.which == which
+        };
+        let is_here = r.warm_in.load(Ordering::Relaxed) == self.id();
+        (is_here && self.warm.get(at).is_some_and(is_it)).then_some(at)
     }
 
     fn put(&mut self, w: &'static World, conn: &'static Conn, which: usize) {
-        conn.sets[which].at.store(u32::try_from(self.warm.len()).unwrap_or(0), Ordering::Relaxed);
+        let r = &conn.sets[which];
+        r.warm_in.store(self.id(), Ordering::Relaxed);
+        r.warm_at.store(place(self.warm.len()), Ordering::Relaxed);
         self.warm.push(Watched::new(w, conn, which, self.looks));
     }
 
@@ -276,12 +287,20 @@ impl Members {
     }
 
     fn take(&mut self, at: usize) {
-        self.warm.swap_remove(at);
+        let taken = self.warm.swap_remove(at);
+        self.forgets(&taken.conn.sets[taken.which].warm_in);
         if let Some(moved) = self.warm.get(at) {
-            let place = u32::try_from(at).unwrap_or(0);
-            moved.conn.sets[moved.which].at.store(place, Ordering::Relaxed);
+            let r = &moved.conn.sets[moved.which];
+            if r.warm_in.load(Ordering::Relaxed) == self.id() {
+                r.warm_at.store(place(at), Ordering::Relaxed);
+            }
         }
     }
+}
+
+/// A place in a list, as a registration has it. A process has no such number of descriptors that it would not fit.
+fn place(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
 }
 
 impl Set {
@@ -300,7 +319,7 @@ impl Set {
         }
         let Some(e) = ends(w, conn) else { return };
         if let Some(mut members) = self.members.lock() {
-            if let Some(at) = members.offer_of(self, conn) {
+            if let Some(at) = members.offer_of(conn) {
                 let _ = members.take_offer(at);
             }
             let is_in = self.has_tagged(conn, which);
@@ -565,9 +584,9 @@ impl Set {
                 if let Some(mut members) = self.members.lock() {
                     let which = registrations(conn).find(|(_, set)| set.id() == self.id());
                     if let Some((which, _)) = which
-                        && members.offer_of(self, conn).is_none()
+                        && members.offer_of(conn).is_none()
                     {
-                        members.put_offer(self, conn, which);
+                        members.put_offer(conn, which);
                         members.unmoved = None;
                         members.recount(self);
                     }
@@ -674,3 +693,6 @@ impl Set {
         self.rung.store(members.asleep > 0, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;
