@@ -1020,16 +1020,22 @@ impl Conn {
             return;
         }
         let flags = peer.flags.load(Ordering::Acquire);
-        if flags & (flag::CLOSED | flag::DOWN | flag::SHUT) != 0
-            || mine.flags.load(Ordering::Relaxed) & (flag::DOWN | flag::SHUT_RD) != 0
+        let own = mine.flags.load(Ordering::Relaxed);
+        let reset = hints & (kernel::ERR | kernel::HUP) != 0;
+        // An engine says before how its end is meant. One that has not was killed, in the middle of a connection to another
+        // host, whatever it had read by then, and also where that host has ended its own direction.
+        let killed =
+            self.stands_in() && (flags & flag::SHUT == 0 || reset && own & flag::SHUT == 0);
+        if flags & (flag::CLOSED | flag::DOWN) != 0
+            || flags & flag::SHUT != 0 && !killed
+            || own & (flag::DOWN | flag::SHUT_RD) != 0
         {
             return;
         }
         let unread = peer.head.load(Ordering::Acquire) != mine.sent.load(Ordering::Relaxed)
-            && mine.flags.load(Ordering::Relaxed) & flag::UP != 0;
+            && own & flag::UP != 0;
         let bells_left = peer.drained.load(Ordering::Relaxed) != mine.bells.load(Ordering::Relaxed);
-        let reset = hints & (kernel::ERR | kernel::HUP) != 0;
-        if unread {
+        if unread || killed {
             self.kernel.fetch_or(kernel::RESET, Ordering::Relaxed);
         } else if reset && bells_left {
             self.kernel.fetch_or(kernel::CLEAN, Ordering::Relaxed);

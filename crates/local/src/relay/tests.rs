@@ -526,6 +526,99 @@ fn a_reset_that_a_doorbell_meets_is_told_by_the_next_send() {
     assert_eq!(again(&mut [0; 5]), Put::Failed(32), "and once");
 }
 
+/// An engine that is killed is a reset, whatever it has read and taken out by then, and whoever hears of it first: the next
+/// call tells it, and a send behind that finds a broken pipe.
+#[test]
+fn an_engine_that_is_killed_is_a_reset_in_whatever_order_it_is_heard_of() {
+    type Hears = fn(&Pair);
+    let ways: [(&str, Hears); 4] = [
+        ("nobody", |_| {}),
+        ("a look", |p| {
+            let [ended, hung_up, failed] = call::ends_of(p.fd);
+            assert!(ended && hung_up && failed);
+            let hints = kernel::RDHUP | kernel::HUP | kernel::ERR;
+            p.conn.kernel.fetch_or(hints, Ordering::Relaxed);
+        }),
+        ("the end alone", |p| {
+            p.conn.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
+        }),
+        // It is told once, and to us.
+        ("who takes doorbells out", |p| {
+            p.conn.take_error(call::recv(p.fd, &mut [0], 0).unwrap_err())
+        }),
+    ];
+    for (who, hears) in ways {
+        for (bell_left, unread) in [(false, false), (true, false), (true, true)] {
+            for sends in [true, false] {
+                if who == "nobody" && !sends {
+                    // It would sleep, and hear of it so.
+                    continue;
+                }
+                let mut p = pair(0);
+                let (engines, _) = p.relay.halves().unwrap();
+                engines.wait.store(wait::WaitWord::Cold(77).emit(), Ordering::SeqCst);
+                assert_eq!(p.send(b"rings"), 5);
+                assert_eq!(p.relay.written(), Ok(5));
+                if !bell_left {
+                    call::wait_readable(p.relay.fd(), 2000);
+                    p.relay.heard(false, false);
+                }
+                if !unread {
+                    assert_eq!(p.out(0, 5), b"rings");
+                    p.relay.release(5);
+                }
+                // And goes to sleep again before it is killed.
+                engines.wait.store(wait::WaitWord::Cold(78).emit(), Ordering::SeqCst);
+                call::close(p.relay.fd()).unwrap();
+                hears(&p);
+                let send = || Buffers::over(&mut [0; 5], |from| p.conn.send(p.guest, p.fd, from));
+                let first = if sends {
+                    // What nobody has heard of can be sent, and rings.
+                    let first = if who == "nobody" { send() } else { Put::All };
+                    assert_eq!(first, Put::All);
+                    send()
+                } else {
+                    match p.recv(8) {
+                        Err(Got::Failed(errno)) => Put::Failed(errno),
+                        other => panic!("{who}, {bell_left}, {unread}: {other:?}"),
+                    }
+                };
+                assert_eq!(first, Put::Failed(104), "{who}, {bell_left}, {unread}, {sends}");
+                assert_eq!(send(), Put::Failed(32), "and once: {who}, {bell_left}, {unread}");
+                assert_eq!(p.recv(8), Err(Got::End), "{who}, {bell_left}, {unread}");
+            }
+        }
+    }
+}
+
+/// The same behind the end of the other host's stream, where TCP says a broken pipe at once, and nothing to who receives.
+#[test]
+fn an_engine_that_is_killed_behind_an_end_is_a_broken_pipe() {
+    for took in [false, true] {
+        let mut p = pair(0);
+        assert_eq!(p.send(b"asks"), 4);
+        assert_eq!(p.relay.written(), Ok(4));
+        p.relay.release(4);
+        p.relay.shut();
+        assert_eq!(p.recv(8), Err(Got::End));
+        call::close(p.relay.fd()).unwrap();
+        if took {
+            // A doorbell lies before it.
+            p.conn.drain(p.guest, p.fd);
+            p.conn.take_error(call::recv(p.fd, &mut [0], 0).unwrap_err());
+        } else {
+            let hints = kernel::RDHUP | kernel::HUP | kernel::ERR;
+            p.conn.kernel.fetch_or(hints, Ordering::Relaxed);
+        }
+        assert_eq!(p.recv(8), Err(Got::End), "{took}");
+        for _ in 0..2 {
+            let got = Buffers::over(&mut [0; 5], |from| p.conn.send(p.guest, p.fd, from));
+            assert_eq!(got, Put::Failed(32), "{took}");
+        }
+        assert_eq!(call::getsockopt::<i32>(p.fd, 1, 4), Ok(0), "it is not told twice");
+    }
+}
+
 /// The peer switches between two looks of one receive, at the very byte that comes next: there is nothing to ask TCP
 /// for any more, and that is no end of the stream.
 #[test]
