@@ -8,6 +8,10 @@
 //!
 //! Or they go to a file of our own ([`to_file`]), by a descriptor that is kept out of the guest's way as the others are; and
 //! before each line it is looked whether the number still leads there.
+//!
+//! A file may be written up to a size that the program is given, or gives itself (`RLIMIT_FSIZE`), and a write beyond it ends
+//! the program. It has not asked for ours, so a line that would come near that is not written. What the limit is
+//! [is said](files_end_at) by who sees it set: to ask for it at each line would be one more call that a filter may not allow.
 
 use std::ffi::CStr;
 use std::fmt::{self, Write};
@@ -21,6 +25,8 @@ const STDERR: i32 = 2;
 /// Lines a second that are written unasked.
 const MANY: u64 = 10;
 const NS: u64 = 1_000_000_000;
+/// Bytes that others may write to the same file between our look at it and our line.
+const OTHERS: u64 = 4096;
 
 const O_WRONLY: i32 = 1;
 const O_CREAT: i32 = 0o100;
@@ -56,6 +62,13 @@ static FILE: AtomicU32 = AtomicU32::new(0);
 /// Its device and inode.
 static FILE_IS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 static LIMIT: Limit = Limit(AtomicU64::new(0));
+/// Size up to which files may be written; all ones: any.
+static FILES_END: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// From now on the kernel lets this process write files up to this size (`RLIMIT_FSIZE`, the soft one).
+pub fn files_end_at(bytes: u64) {
+    FILES_END.store(bytes, Ordering::Relaxed);
+}
 
 /// To be called before the program may have opened anything: what is standard error now is so later. Without it all is.
 pub fn begin() {
@@ -103,27 +116,67 @@ pub fn moves(fd: i32, high: i32) -> bool {
     true
 }
 
+/// Where a line goes.
+struct To {
+    fd: i32,
+    /// Where in a file it would begin, if that matters.
+    at: Option<u64>,
+}
+
+impl To {
+    /// What it is, and how large. `None`: nobody knows where in it a line would come to stand, and that matters.
+    fn new(fd: i32, (mode, bytes): (u32, i64), appends: bool) -> Option<Self> {
+        let is_limited = FILES_END.load(Ordering::Relaxed) != u64::MAX;
+        if !is_limited || mode & S_IFMT != S_IFREG {
+            return Some(Self { fd, at: None });
+        }
+        let end = u64::try_from(bytes).unwrap_or(u64::MAX);
+        if appends {
+            return Some(Self { fd, at: Some(end) });
+        }
+        // These calls the program need not make.
+        if call::is_filtered() && !call::may_read_filtered() {
+            return None;
+        }
+        let appends = call::getfl(fd).is_ok_and(|flags| flags & O_APPEND != 0);
+        let at = if appends { Some(end) } else { call::place(fd).ok().map(|at| at as u64) };
+        at.map(|at| Self { fd, at: Some(at) })
+    }
+
+    /// Whether a line of so many bytes may be written there.
+    fn has_room(&self, bytes: usize) -> bool {
+        let behind = |at: u64| at.saturating_add(bytes as u64).saturating_add(OTHERS);
+        self.at.is_none_or(|at| behind(at) <= FILES_END.load(Ordering::Relaxed))
+    }
+}
+
 /// That file, if its number still leads there: a guest may have closed it past us.
-fn file() -> Option<i32> {
+fn file() -> Option<To> {
     let fd = fd();
     let at = if fd < 0 { return None } else { call::fstat(fd).ok()? };
     let [dev, ino] = [0, 1].map(|i| FILE_IS[i].load(Ordering::Relaxed));
-    ((at.st_dev, at.st_ino) == (dev, ino)).then_some(fd)
+    if (at.st_dev, at.st_ino) == (dev, ino) {
+        To::new(fd, (at.st_mode, at.st_size), true)
+    } else {
+        None
+    }
 }
 
-/// Whether what is written to standard error now goes where people look for it.
-fn is_standard_error() -> bool {
+/// Standard error, if what is written there now goes where people look for it.
+fn standard_error() -> Option<To> {
     let [dev, ino] = [0, 1].map(|i| BEGAN[i].load(Ordering::Relaxed));
     if dev == 0 {
-        return true;
+        return Some(To { fd: STDERR, at: None });
     }
-    let Ok(at) = call::fstat(STDERR) else { return false };
+    let at = call::fstat(STDERR).ok()?;
     if at.st_mode & S_IFMT == S_IFSOCK && is_with_a_peer(STDERR, STDIN) {
-        return false;
+        return None;
     }
     let is_same =
         (at.st_dev.wrapping_add(1).max(1), at.st_ino.wrapping_add(1).max(1)) == (dev, ino);
-    is_same || is_for_lines(at.st_mode, || call::getfl(STDERR).is_ok_and(|f| f & O_APPEND != 0))
+    let appends = || call::getfl(STDERR).is_ok_and(|f| f & O_APPEND != 0);
+    let is_for_us = is_same || is_for_lines(at.st_mode, appends);
+    if is_for_us { To::new(STDERR, (at.st_mode, at.st_size), false) } else { None }
 }
 
 /// Whether that socket is a connection whose other end reads what the program answers, and not, as the journal's is, there
@@ -147,9 +200,11 @@ fn is_for_lines(mode: u32, appends: impl Fn() -> bool) -> bool {
 /// Writes one line that was asked for ([`Level`](crate::Level) above `error`), or that is the last; cut to 400 bytes.
 pub fn line(args: fmt::Arguments<'_>) {
     if let Some(file) = file() {
-        put(file, args);
-    } else if is_standard_error() && call::is_writable(STDERR).1 {
-        put(STDERR, args);
+        put(&file, args);
+    } else if let Some(to) = standard_error()
+        && call::is_writable(STDERR).1
+    {
+        put(&to, args);
     }
 }
 
@@ -157,22 +212,21 @@ pub fn line(args: fmt::Arguments<'_>) {
 /// read it does not.
 pub fn error(args: fmt::Arguments<'_>) {
     let Some(left_out) = LIMIT.pass(call::now_ns() / NS) else { return };
-    let to = match file() {
-        Some(file) => file,
-        None if is_standard_error() && call::is_writable(STDERR).0 => STDERR,
-        None => return,
-    };
+    let to = file().or_else(|| standard_error().filter(|_| call::is_writable(STDERR).0));
+    let Some(to) = to else { return };
     if left_out > 0 {
-        put(to, format_args!("{left_out} lines of a moment ago were left out"));
+        put(&to, format_args!("{left_out} lines of a moment ago were left out"));
     }
-    put(to, args);
+    put(&to, args);
 }
 
-fn put(to: i32, args: fmt::Arguments<'_>) {
+fn put(to: &To, args: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 400], len: 0 };
     let _ = write!(line, "shunt[{}]: {args}", call::getpid());
     line.bytes[line.len] = b'\n';
-    let _ = call::write(to, &line.bytes[..=line.len]);
+    if to.has_room(line.len + 1) {
+        let _ = call::write(to.fd, &line.bytes[..=line.len]);
+    }
 }
 
 /// A second, in the upper half, and how many lines it has had.
@@ -217,6 +271,18 @@ mod tests {
         assert_eq!(limit.pass(10), Some(0), "there was one");
         // The first second of a machine that has been up for longer than a word counts.
         assert_eq!(limit.pass(1 << 32 | 10), Some(0));
+    }
+
+    #[test]
+    fn a_line_is_not_written_where_a_file_must_end() {
+        const END: u64 = 100_000;
+        files_end_at(END);
+        let has_room = |at: u64| To { fd: STDERR, at: Some(at) }.has_room(400);
+        assert!(has_room(0) && has_room(END - OTHERS - 400) && !has_room(END - OTHERS - 399));
+        assert!(!has_room(END) && !has_room(u64::MAX));
+        assert!(To { fd: STDERR, at: None }.has_room(400), "no file");
+        files_end_at(u64::MAX);
+        assert!(has_room(u64::MAX), "no limit");
     }
 
     #[test]

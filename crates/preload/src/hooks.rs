@@ -33,7 +33,7 @@ use sys::call;
 use crate::io::{active, answer};
 use crate::sandbox::{self, Restriction};
 use crate::{fds, io, life, nap, poll, ready, real, remote};
-pub(crate) use limits::{make_room, need_no_room};
+pub(crate) use limits::{ask_for_files, make_room, need_no_room};
 use receiving::{read, readv, recvfrom, recvmsg};
 use sending::{sendmsg, sendto, write, writev};
 use sockets::{accept4, connect, shutdown, socket};

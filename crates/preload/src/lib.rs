@@ -48,6 +48,7 @@ extern "C" fn fini() {
 extern "C" fn init() {
     symbols::begin();
     local::log::begin();
+    hooks::ask_for_files();
     let Some(limits) = settings() else { return };
     if let Some(path) = &limits.log_file {
         say_in(path, limits.log);

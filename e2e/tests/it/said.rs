@@ -172,6 +172,82 @@ fn lines_go_to_a_file_whatever_the_program_does_with_descriptors() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
+/// Gives itself a limit for the size of files, in one of several ways, and has connections where lines of ours would go
+/// beyond it, and where they have room. (Python would do without the signal.)
+const LIMITED: &str = r#"
+import ctypes, os, platform, resource, signal, socket, sys
+how, log, most = sys.argv[1], sys.argv[2], 100_000
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+listener = socket.create_server(("127.0.0.1", 0))
+def serves():
+    client = socket.create_connection(listener.getsockname())
+    server, _ = listener.accept()
+    for word in (b"here", b"there"):
+        client.sendall(word)
+        assert server.recv(5) == word
+        server.sendall(word)
+        assert client.recv(5) == word
+def goes_on_at(size):
+    # Those that do not append go on where their descriptor is, whatever the size.
+    os.truncate(log, 0)
+    if how != "stderr":
+        os.truncate(log, size)
+    else:
+        os.lseek(2, size, os.SEEK_SET)
+def has_been_written_to():
+    return b"attached" in open(log, "rb").read()
+serves()
+assert has_been_written_to()
+limits = (most, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+if how == "exec":
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    os.execv(sys.executable, sys.orig_argv[:3] + ["begun", log])
+elif how == "prlimit":
+    resource.prlimit(0, resource.RLIMIT_FSIZE, limits)
+elif how == "number":
+    number = 302 if platform.machine() == "x86_64" else 261
+    pair = (ctypes.c_uint64 * 2)(*limits)
+    assert ctypes.CDLL(None).syscall(number, 0, int(resource.RLIMIT_FSIZE), pair, None) == 0
+elif how != "begun":
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+for _ in range(2):
+    goes_on_at(most - 10)
+    serves()
+    assert not has_been_written_to()
+    if os.fork() == 0:
+        serves()
+        os._exit(0)
+    assert os.wait()[1] == 0
+    goes_on_at(0)
+    serves()
+    assert has_been_written_to() and os.path.getsize(log) < most
+print("done")
+"#;
+
+#[test]
+fn a_limit_of_file_sizes_ends_no_program_for_a_line_of_ours() {
+    let Some(python) = installed("python3") else {
+        return skipped("python3 is not installed");
+    };
+    let name = format!("shunt-limited-{}", std::process::id());
+    let log = std::env::temp_dir().join(name);
+    for how in ["setrlimit", "prlimit", "number", "exec", "stderr"] {
+        let _ = std::fs::remove_file(&log);
+        let board = BoardDir::new();
+        let mut program = command("sh", Under::Shunt(&board));
+        program.env("SHUNT_LOG", "info");
+        let script =
+            if how == "stderr" { "exec \"$0\" \"$@\" 2>\"$LOG\"" } else { "exec \"$0\" \"$@\"" };
+        if how != "stderr" {
+            program.env("SHUNT_LOG_FILE", &log);
+        }
+        program.env("LOG", &log).args(["-c", script]).arg(&python);
+        let got = outcome(program.args(["-c", LIMITED, how]).arg(&log), LIMIT);
+        assert!(got.ok() && got.out == "done\n", "{how}: {got:?}\n{}", board.summary());
+    }
+    let _ = std::fs::remove_file(&log);
+}
+
 /// Connects to a server without Shunt, as a program does that is told later how that went, and asks for it by `connect`.
 const ASKING: &str = r#"
 import errno, os, select, socket, sys

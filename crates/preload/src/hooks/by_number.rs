@@ -5,6 +5,9 @@
 
 use std::mem::zeroed;
 
+use libc::rlimit;
+
+use super::limits::{getrlimit, prlimit, setrlimit};
 use super::receiving::{preadv2, recvmmsg};
 use super::sending::{pwritev2, sendfile, sendmmsg, splice};
 use super::sockets::{
@@ -229,6 +232,11 @@ unsafe fn acts(n: c_long, args: [usize; 6]) -> c_long {
             }
             libc::SYS_prctl => c_long::from(process::prctl(a as c_int, b, c, d, e)),
             libc::SYS_mlockall => c_long::from(memory::mlockall(a as c_int)),
+            libc::SYS_setrlimit => c_long::from(setrlimit(a as c_uint, b as *const rlimit)),
+            libc::SYS_getrlimit => c_long::from(getrlimit(a as c_uint, b as *mut rlimit)),
+            libc::SYS_prlimit64 => {
+                c_long::from(prlimit(a as pid_t, b as c_uint, c as *const rlimit, d as *mut rlimit))
+            }
             libc::SYS_pidfd_getfd => {
                 c_long::from(numbers::pidfd_getfd(a as c_int, b as c_int, c as c_uint))
             }

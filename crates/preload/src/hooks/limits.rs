@@ -5,8 +5,10 @@
 //! counted it could map nothing any more. So its limit is put up by what is ours, and it is told what it has set. The same
 //! goes for a limit from before the program began; where the hard one is in the way, everything stays on TCP. Of programs
 //! that are started by `posix_spawn` and its kin the limit stays what it is here, with ours.
+//!
+//! And how large files may be (`RLIMIT_FSIZE`), for lines of ours in one.
 
-use libc::{RLIM_INFINITY, RLIMIT_AS, rlimit};
+use libc::{RLIM_INFINITY, RLIMIT_AS, RLIMIT_FSIZE, rlimit};
 use sys::abi::FILE_BYTES;
 use sys::sync::{AtomicU32, Ordering};
 
@@ -82,6 +84,22 @@ fn set(wanted: rlimit, ours: u64, call_it: impl Fn(&rlimit) -> c_int) -> c_int {
     done
 }
 
+/// What files may have is said to who writes lines. Not what a child of `vfork` sets: that counts for itself.
+fn files_end_at(resource: c_uint, limit: u64) {
+    if resource == RLIMIT_FSIZE && !fds::borrowed() {
+        local::log::files_end_at(limit);
+    }
+}
+
+/// Asks how large files may be, before anything is said.
+pub(crate) fn ask_for_files() {
+    let mut have = rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place.
+    if unsafe { real::getrlimit(RLIMIT_FSIZE, &raw mut have) } == 0 {
+        local::log::files_end_at(have.rlim_cur);
+    }
+}
+
 /// Before there is a board: puts a limit that the program has been given up by what will be ours. `false`: the hard one is
 /// in the way, and what there is the program may need.
 pub(crate) fn make_room() -> bool {
@@ -153,7 +171,12 @@ pub unsafe extern "C-unwind" fn setrlimit(resource: c_uint, new: *const rlimit) 
         return set(*wanted, ours, |limits| unsafe { real::setrlimit(resource, limits) });
     }
     // SAFETY: libc's contract, handed on.
-    unsafe { real::setrlimit(resource, new) }
+    let done = unsafe { real::setrlimit(resource, new) };
+    // SAFETY: the kernel has just read it.
+    if let (0, Some(new)) = (done, unsafe { new.as_ref() }) {
+        files_end_at(resource, new.rlim_cur);
+    }
+    done
 }
 
 #[unsafe(no_mangle)]
@@ -192,7 +215,12 @@ pub unsafe extern "C-unwind" fn prlimit(
     let is_own = pid == 0 || pid == call::getpid().cast_signed();
     let Some(ours) = ours(resource).filter(|_| is_own) else {
         // SAFETY: libc's contract, handed on.
-        return unsafe { real::prlimit(pid, resource, new, old) };
+        let done = unsafe { real::prlimit(pid, resource, new, old) };
+        // SAFETY: the kernel has just read it, if it is not null.
+        if let (0, true, Some(new)) = (done, is_own, unsafe { new.as_ref() }) {
+            files_end_at(resource, new.rlim_cur);
+        }
+        return done;
     };
     let mut before = rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a valid place.
