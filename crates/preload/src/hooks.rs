@@ -9,6 +9,7 @@ mod by_number;
 mod lending;
 mod limits;
 mod listing;
+mod loading;
 mod memory;
 mod numbers;
 mod printing;

@@ -14,7 +14,7 @@ use sys::call;
 use sys::sync::{AtomicU32, Ordering};
 
 use crate::fds::{self, Entry};
-use crate::{alloc, io, left, ready, real, remains, remote};
+use crate::{alloc, io, left, ready, real, remains, remote, symbols};
 
 pub(crate) mod kept;
 
@@ -608,6 +608,7 @@ pub(crate) extern "C" fn fork_child() {
     FORKING.store(0, Ordering::SeqCst);
     alloc::forked();
     left::forked();
+    symbols::forked();
     sys::lock::forget_tid();
     fds::forked();
     #[cfg(feature = "watchdog")]

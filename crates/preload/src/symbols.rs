@@ -16,6 +16,10 @@ use std::sync::OnceLock;
 
 use libc::{Elf64_Phdr, Elf64_Sym, dl_phdr_info};
 
+mod scope;
+
+pub(crate) use scope::{forked, lead, needs_its_caller};
+
 /// Where a look begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begin {
@@ -30,13 +34,15 @@ struct Objects {
     all: Vec<Tables>,
     /// Those from here on are behind us.
     behind: usize,
+    /// This library.
+    own: Option<usize>,
 }
 
 impl Objects {
     fn known() -> &'static Self {
         static OBJECTS: OnceLock<Objects> = OnceLock::new();
         OBJECTS.get_or_init(|| {
-            let mut seen = Self { all: Vec::new(), behind: usize::MAX };
+            let mut seen = Self { all: Vec::new(), behind: usize::MAX, own: None };
             // SAFETY: the function gets the objects that it is called with, and what it fills outlives the call.
             unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut seen).cast()) };
             seen
@@ -77,6 +83,13 @@ pub(crate) fn find(name: &CStr, begin: Begin) -> *mut c_void {
     std::hint::black_box(dlsym.map_or(null_mut(), |dlsym| unsafe { dlsym(place, name.as_ptr()) }))
 }
 
+/// [`find`] behind us, and if there is none among the objects that the program came with, in those that have come since: of
+/// functions that are in a library of their own where the C library is old. That takes the loader's lock.
+pub(crate) fn find_also_later(name: &CStr) -> *mut c_void {
+    let found = find(name, Begin::BehindUs);
+    if found.is_null() { of_object(name, |_| true) } else { found }
+}
+
 /// Path of the object that an address lies in, as the loader has it; `None`: it lies in none, or nobody knows.
 pub(crate) fn object_of(address: *const c_void) -> Option<&'static CStr> {
     type Tell = unsafe extern "C" fn(*const c_void, *mut libc::Dl_info) -> c_int;
@@ -94,8 +107,16 @@ pub(crate) fn object_of(address: *const c_void) -> Option<&'static CStr> {
 /// there is none of these.
 #[cfg(not(test))]
 pub(crate) fn of_unwinder(name: &CStr) -> *mut c_void {
+    let found = of_object(name, |file| file.starts_with(b"libgcc_s.so"));
+    if found.is_null() { find(name, Begin::BehindUs) } else { found }
+}
+
+/// The definition of a name in the first object, of those that are loaded now, whose file is a wanted one. Not in this
+/// library.
+fn of_object(name: &CStr, is_wanted: fn(&[u8]) -> bool) -> *mut c_void {
     struct Search<'a> {
         name: &'a CStr,
+        is_wanted: fn(&[u8]) -> bool,
         found: Option<usize>,
     }
     unsafe extern "C" fn visit(
@@ -105,36 +126,47 @@ pub(crate) fn of_unwinder(name: &CStr) -> *mut c_void {
     ) -> c_int {
         // SAFETY: the loader's description, and what is given below.
         let (info, search) = unsafe { (&*info, &mut *search.cast::<Search<'_>>()) };
-        if info.dlpi_name.is_null() {
-            return 0;
-        }
-        // SAFETY: the loader's own text, which ends.
-        let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
-        let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        if file.starts_with(b"libgcc_s.so") {
+        if (search.is_wanted)(file_of(info)) && !is_ours(info) {
             let hash = gnu_hash(search.name.to_bytes());
             search.found = Tables::of(info).and_then(|tables| tables.look(search.name, hash));
         }
         search.found.is_some().into()
     }
-    let mut search = Search { name, found: None };
+    let mut search = Search { name, is_wanted, found: None };
     // SAFETY: the function gets the objects that it is called with, and what it fills outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-    search.found.map_or_else(|| find(name, Begin::BehindUs), |at| at as *mut c_void)
+    search.found.map_or(null_mut(), |at| at as *mut c_void)
+}
+
+/// Name of the file that an object was loaded from; empty: the program, or nobody knows.
+fn file_of(info: &dl_phdr_info) -> &[u8] {
+    if info.dlpi_name.is_null() {
+        return &[];
+    }
+    // SAFETY: the loader's own text, which ends.
+    let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+}
+
+/// Whether an object is this library.
+fn is_ours(info: &dl_phdr_info) -> bool {
+    /// Lies in this library.
+    static HERE: u8 = 0;
+    contains(info, (&raw const HERE) as u64)
 }
 
 unsafe extern "C" fn note(info: *mut dl_phdr_info, _size: usize, seen: *mut c_void) -> c_int {
-    /// Lies in this library.
-    static HERE: u8 = 0;
     // SAFETY: the loader's description, and what `known` has given it.
     let (info, seen) = unsafe { (&*info, &mut *seen.cast::<Objects>()) };
+    let before = seen.all.len();
     // The kernel's functions are for libc to call: programs are not linked with them.
     // SAFETY: always callable.
     let of_kernel = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
     if of_kernel == 0 || !contains(info, of_kernel) {
         seen.all.extend(Tables::of(info));
     }
-    if contains(info, (&raw const HERE) as u64) {
+    if is_ours(info) {
+        seen.own = (seen.all.len() > before).then_some(before);
         seen.behind = seen.all.len();
     }
     0
@@ -153,6 +185,28 @@ fn contains(info: &dl_phdr_info, address: u64) -> bool {
         let start = info.dlpi_addr.wrapping_add(header.p_vaddr);
         address.wrapping_sub(start) < header.p_memsz
     })
+}
+
+/// What the dynamic section of an object says, each a tag and a value.
+fn entries(info: &dl_phdr_info) -> impl Iterator<Item = [u64; 2]> {
+    const DT_NULL: u64 = 0;
+    let dynamic = headers(info).iter().find(|header| header.p_type == libc::PT_DYNAMIC);
+    let at = dynamic.map(|dynamic| info.dlpi_addr.wrapping_add(dynamic.p_vaddr));
+    let mut next = at.map(|at| at as *const [u64; 2]);
+    std::iter::from_fn(move || {
+        let at = next?;
+        // SAFETY: the section ends in an entry that says so.
+        let entry = unsafe { at.read() };
+        // SAFETY: used only if this was not the last one.
+        next = (entry[0] != DT_NULL).then(|| unsafe { at.add(1) });
+        next.is_some().then_some(entry)
+    })
+}
+
+/// What such a value leads to: the loader has made addresses of them, unless it could not write there.
+fn address(info: &dl_phdr_info, value: u64) -> usize {
+    let value = if contains(info, value) { value } else { value.wrapping_add(info.dlpi_addr) };
+    usize::try_from(value).unwrap_or(0)
 }
 
 /// The tables of an object that say what is in it.
@@ -177,35 +231,26 @@ enum Hash {
 
 impl Tables {
     fn of(info: &dl_phdr_info) -> Option<Self> {
-        const DT_NULL: u64 = 0;
         const DT_HASH: u64 = 4;
         const DT_STRTAB: u64 = 5;
         const DT_SYMTAB: u64 = 6;
         const DT_GNU_HASH: u64 = 0x6fff_fef5;
         const DT_VERSYM: u64 = 0x6fff_fff0;
         let base = usize::try_from(info.dlpi_addr).ok()?;
-        let dynamic = headers(info).iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
-        let mut entry =
-            base.wrapping_add(usize::try_from(dynamic.p_vaddr).ok()?) as *const [u64; 2];
         let (mut symbols, mut strings, mut gnu, mut system_v, mut versions) = (0, 0, 0, 0, 0);
-        loop {
-            // SAFETY: the section ends in an entry that says so.
-            let [tag, value] = unsafe { entry.read() };
+        for [tag, value] in entries(info) {
             let place = match tag {
-                DT_NULL => break,
                 DT_HASH => &mut system_v,
                 DT_STRTAB => &mut strings,
                 DT_SYMTAB => &mut symbols,
                 DT_GNU_HASH => &mut gnu,
                 DT_VERSYM => &mut versions,
-                _ => &mut 0,
+                _ => continue,
             };
-            // The loader has made addresses of them, unless it could not write there.
-            let value =
-                if contains(info, value) { value } else { value.wrapping_add(info.dlpi_addr) };
-            *place = usize::try_from(value).ok()?;
-            // SAFETY: it was not the last one.
-            entry = unsafe { entry.add(1) };
+            *place = address(info, value);
+        }
+        if symbols == 0 {
+            return None;
         }
         let hash = match (gnu, system_v) {
             (0, 0) => return None,

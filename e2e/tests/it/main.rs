@@ -21,6 +21,7 @@ mod option;
 mod oracle;
 mod package;
 mod pairs;
+mod plugins;
 mod programs;
 mod reasons;
 mod remote;
