@@ -1,6 +1,6 @@
 # Perl's HTTP::Daemon, which forks, and LWP.
 # packages: libhttp-daemon-perl libwww-perl
-# needs: perl
+# needs: perl /usr/share/perl5/HTTP/Daemon.pm
 
 setup() {
     cat >s.pl <<'EOF'

@@ -1,6 +1,6 @@
 # Tomcat (Java NIO), and ab.
 # packages: tomcat10 default-jre-headless apache2-utils curl
-# needs: java ab curl
+# needs: java ab curl /usr/share/tomcat10/bin/catalina.sh
 # pause: 4
 
 setup() {

@@ -1,6 +1,6 @@
 # ZooKeeper (Java): its words of four letters.
 # packages: zookeeper socat default-jre-headless
-# needs: java socat
+# needs: java socat /usr/share/java/zookeeper.jar
 # stays: the server ends each connection with its first answer
 
 setup() {

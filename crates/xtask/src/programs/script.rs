@@ -3,7 +3,7 @@
 //! ```sh
 //! # socat that forks.                what the table says
 //! # packages: socat                  Debian's
-//! # needs: socat                     programs that must be here
+//! # needs: socat /usr/share/x.jar     programs and files that must be here
 //! # as: postgres                     the user whose all of it is; not on two hosts then, whose engines are root's
 //! # stays: its program is another one   why its connections stay on TCP, if they do
 //! # one host                         its client connects to nobody on another host
@@ -103,6 +103,8 @@ impl Script {
     pub(super) fn lacks(&self) -> Vec<&str> {
         let lacks = |need: &&str| match need.strip_prefix("python3:") {
             Some(module) => install::python_with(module).is_none(),
+            // Where the programs alone may have come with another package.
+            None if need.starts_with('/') => !Path::new(need).exists(),
             None => install::find(need).is_none(),
         };
         self.needs.iter().map(String::as_str).filter(lacks).collect()
