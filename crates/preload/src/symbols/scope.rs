@@ -43,7 +43,8 @@ struct LinkMap {
     dynamic: *const c_void,
 }
 
-/// Two threads may load what needs the same: memory that one seals the other may be writing to.
+/// Two threads may load what needs the same: memory that one seals the other may be writing to. The loader is asked for
+/// nothing while it is held: who runs a constructor has the loader's own lock, and may come here.
 static LEADING: AtomicU32 = AtomicU32::new(0);
 
 /// To be called in a forked child: another thread may have been at it.
@@ -57,7 +58,6 @@ pub(crate) fn forked() {
 ///
 /// What `dlopen` has just answered, and is not closed meanwhile.
 pub(crate) unsafe fn lead(handle: *mut c_void) {
-    let _held = lock::lock(&LEADING);
     // SAFETY: the caller's promise.
     let dynamic = unsafe { (*handle.cast::<LinkMap>()).dynamic };
     for object in with_what_it_needs(dynamic as u64) {
@@ -239,6 +239,7 @@ fn unsealed(info: &dl_phdr_info, place: usize, write: impl FnOnce()) {
         (down(start)..down(start.wrapping_add(header.p_memsz))).contains(&place)
     });
     let at = (place & !(page - 1)) as *mut u8;
+    let _held = is_sealed.then(|| lock::lock(&LEADING));
     if is_sealed && call::mprotect(at, page, libc::PROT_READ | libc::PROT_WRITE).is_err() {
         return;
     }
