@@ -20,8 +20,8 @@ use e2e::board::Board;
 use e2e::differential::Random;
 use e2e::run::{BoardDir, Guest, Under, command, outcome};
 use sys::abi::{
-    BUCKETS, EXTENTS, HALF_BYTES, Half, Header, Loc, OFFERS_AT, OWNER_HALVES, OWNERS_AT, PORTS_AT,
-    SLOTS_AT, Slot,
+    BUCKETS, EXTENTS, FILE_BYTES, HALF_BYTES, Half, Header, Loc, OFFERS_AT, OWNER_HALVES,
+    OWNERS_AT, PORTS_AT, SLOTS_AT, Slot,
 };
 
 const GUEST: &str = env!("CARGO_BIN_EXE_load-guest");
@@ -169,7 +169,7 @@ fn attack(
     attacker.kill_all();
     // The connection ends soon after its other end is dead, whatever it says: the honest one and the attacked one, the
     // latter perhaps first.
-    let mut honest = false;
+    let (mut honest, mut said) = (false, Vec::new());
     for _ in 0..2 {
         let line = victim.lines.recv_timeout(LIMIT);
         victim.assert_alive(what);
@@ -179,8 +179,9 @@ fn attack(
         } else {
             assert_cut_off(&line, what);
         }
+        said.push(line);
     }
-    assert!(honest, "the victim has not served the honest client beside {what}");
+    assert!(honest, "the victim has not served the honest client beside {what}: {said:?}");
 }
 
 /// What an honest client moves beside an attack, bytes each way, and what both ends say then.
@@ -269,6 +270,24 @@ fn halves_of(dir: &BoardDir, pid: i32) -> Vec<usize> {
     }
 }
 
+/// Whether a process would go to rings or halves that are not its own by this value of a word, which was `own` when its
+/// connection began.
+fn leads_to_others(word: &str, own: u64, value: u64) -> bool {
+    match word {
+        "loc" => {
+            let extent = |word| Loc::parse(word).map(|loc| loc.block >> Loc::ORDER_MAX);
+            extent(value).is_some_and(|there| extent(own) != Some(there))
+        }
+        // The lower half: a number, plus one. Numbers beyond the file lead nowhere.
+        "peer" => {
+            let number = |word: u64| word & u64::from(u32::MAX);
+            let there = number(value);
+            there != number(own) && (1..=(FILE_BYTES / HALF_BYTES) as u64).contains(&there)
+        }
+        _ => false,
+    }
+}
+
 /// One word at a time, in each style of the victim.
 fn attack_word(name: &str) {
     let at = HALF_WORDS.iter().find(|(n, _)| *n == name).unwrap().1;
@@ -277,15 +296,14 @@ fn attack_word(name: &str) {
     let mut random = Random::new(at as u64);
     for style in 0..STYLES {
         let what = format!("{name} of its own half, victim's style {style}");
-        // Where the rings of a half are, before it is scribbled over.
-        let mut extents = HashMap::new();
+        // What the word of a half said before it was scribbled over.
+        let mut begun = HashMap::new();
         attack(&dir, &mut victim, style, &what, |board, half| {
-            let extent = |word| Loc::parse(word).map(|loc| loc.block >> Loc::ORDER_MAX);
-            let own = *extents.entry(half).or_insert_with(|| extent(board.word64(half + at)));
+            let own = *begun.entry(half).or_insert_with(|| board.word64(half + at));
             let value = nasty(&mut random, board, half + at);
-            // A process goes where its own words lead, and so would write into rings of others: whoever writes such words
-            // can do that himself, and no victim could know (SECURITY.md).
-            if name != "loc" || extent(value).is_none_or(|there| own == Some(there)) {
+            // A process goes where its own words lead, and so would write into rings and halves of others: whoever writes
+            // such words can do that himself, and no victim could know (SECURITY.md).
+            if !leads_to_others(name, own, value) {
                 board.scribble(half + at, &value.to_le_bytes()).unwrap();
             }
         });
