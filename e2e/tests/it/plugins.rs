@@ -90,6 +90,45 @@ int waits(int fd) {
 const char *asks(void) { return whose(); }
 "#;
 
+/// Loads libraries in several threads at once, again and again: those of words that begin with a plus sign without a scope of
+/// their own.
+const LOADS: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static void *loads(void *word) {
+    const char *path = word;
+    int flags = RTLD_LAZY | RTLD_DEEPBIND;
+    if (*path == '+') {
+        flags = RTLD_LAZY;
+        path++;
+    }
+    for (int i = 0; i < 2000; i++) {
+        void *library = dlopen(path, flags);
+        const char *failed = dlerror();
+        if (!library || failed) {
+            puts(failed);
+            exit(1);
+        }
+        dlclose(library);
+    }
+    return 0;
+}
+
+int main(int count, char **words) {
+    pthread_t threads[8];
+    for (int i = 1; i < count; i++)
+        pthread_create(&threads[i], 0, loads, words[i]);
+    for (int i = 1; i < count; i++)
+        pthread_join(threads[i], 0);
+    puts("done");
+    return 0;
+}
+"#;
+
 /// What a library needs, and what it is itself then: something that has a name of the program's, too.
 const OWN_NAME: &str = r#"const char *whose(void) { return "the library's own"; }"#;
 
@@ -176,4 +215,67 @@ fn a_library_is_found_where_the_program_says() {
         LIMIT,
     );
     assert_eq!(got.out, "the library's own\ndone\n", "{got:?}");
+}
+
+/// A library loads others where it begins, while the loader is held; one has addresses in its code, which is not written to;
+/// one lacks what we have as well. None of them ends the program, or stops it, or is said to have failed.
+#[test]
+fn libraries_of_all_kinds_are_loaded_by_threads_at_once() {
+    const BEGINS: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+static void *other;
+__attribute__((constructor)) static void begins(void) {
+    other = dlopen(getenv("OTHER"), RTLD_LAZY | RTLD_DEEPBIND);
+}
+__attribute__((destructor)) static void ends(void) { dlclose(other); }
+"#;
+    const IN_CODE: &str = r#"
+#include <sys/types.h>
+extern ssize_t recv(int, void *, size_t, int);
+__attribute__((section(".text"))) ssize_t (*const in_code)(int, void *, size_t, int) = recv;
+"#;
+    const LACKS: &str = r#"
+extern int io_uring_queue_init(unsigned, void *, unsigned) __attribute__((weak));
+int has(void) { return io_uring_queue_init != 0; }
+"#;
+    let built = Built::new("kinds");
+    let program = built.cc("program", LOADS, &["-pthread"]);
+    let own_name = format!("{LIBRARY}{OWN_NAME}");
+    let shared = ["-shared", "-fPIC", "-Wl,-z,lazy"];
+    let other = built.cc("other.so", &own_name, &shared);
+    let lazy = built.cc("lazy.so", &own_name, &shared);
+    let begins = built.cc("begins.so", BEGINS, &shared);
+    let in_code = built.cc("in-code.so", IN_CODE, &["-shared", "-fPIC", "-Wl,-z,notext"]);
+    let lacks = built.cc("lacks.so", LACKS, &shared);
+    let board = BoardDir::new();
+    let mut command = command(&program, Under::Shunt(&board));
+    command.args([&lazy, &in_code, &lacks]).arg(format!("+{}", begins.display()));
+    let got = outcome(command.env("OTHER", other), LIMIT);
+    assert_eq!(got.out, "done\n", "{got:?}");
+}
+
+/// `DT_RPATH` is also for what the objects load that such an object needs.
+#[test]
+fn a_library_is_found_where_another_one_says() {
+    const ASKS: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+int asks(void) { return !dlopen("found.so", RTLD_NOW | RTLD_DEEPBIND); }
+"#;
+    const HANDS_ON: &str = "int asks(void); int hands_on(void) { return asks(); }";
+    const MAIN: &str = "int hands_on(void); int main(void) { return hands_on(); }";
+    let built = Built::new("handed-on");
+    let here = built.0.display();
+    let old = format!("-Wl,-rpath,{here}/private:{here},--disable-new-dtags");
+    let new = format!("-Wl,-rpath,{here},-rpath-link,{here},--enable-new-dtags");
+    let shared = ["-shared", "-fPIC", "-L."];
+    fs::create_dir(built.0.join("private")).unwrap();
+    built.cc("private/found.so", OWN_NAME, &shared);
+    built.cc("libasks.so", ASKS, &shared);
+    built.cc("libhands.so", HANDS_ON, &[&shared[..], &["-lasks", &old]].concat());
+    let program = built.cc("program", MAIN, &["-L.", "-lhands", &new]);
+    let got = outcome(&mut command(&program, Under::Shunt(&BoardDir::new())), LIMIT);
+    assert!(got.ok(), "{got:?}");
 }

@@ -43,8 +43,8 @@ struct LinkMap {
     dynamic: *const c_void,
 }
 
-/// Two threads may load what needs the same: memory that one seals the other may be writing to. The loader is asked for
-/// nothing while it is held: who runs a constructor has the loader's own lock, and may come here.
+/// Two threads may load what needs the same: memory that one seals the other may be writing to. Nothing is asked of the loader
+/// by who holds it: a constructor that loads libraries comes here with the loader's own lock.
 static LEADING: AtomicU32 = AtomicU32::new(0);
 
 /// To be called in a forked child: another thread may have been at it.
@@ -63,6 +63,13 @@ pub(crate) unsafe fn lead(handle: *mut c_void) {
     for object in with_what_it_needs(dynamic as u64) {
         lead_object(&object, handle);
     }
+    // The program asks whether `dlopen` failed, and not whether we have found all that we looked for.
+    type Tell = extern "C" fn() -> *mut c_char;
+    // SAFETY: the C library's function of that name, or null, which is `None`.
+    let dlerror: Option<Tell> = unsafe { std::mem::transmute(super::find_also_later(c"dlerror")) };
+    if let Some(dlerror) = dlerror {
+        dlerror();
+    }
 }
 
 /// Whether the loader looks for that library as the object that asks for it says, so that nobody else can ask for it.
@@ -80,10 +87,14 @@ pub(crate) fn needs_its_caller(path: &CStr, caller: *const c_void) -> bool {
         // SAFETY: the loader's description, and what is given below.
         let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
         let is_it = contains(info, search.caller);
-        if is_it {
-            search.has_paths = entries(info).any(|[tag, _]| matches!(tag, DT_RPATH | DT_RUNPATH));
-        }
-        is_it.into()
+        // `DT_RPATH` is also for what is loaded by what an object needs. That of the program counts whoever asks.
+        let is_program = file_of(info).is_empty();
+        search.has_paths |= entries(info).any(|[tag, _]| match tag {
+            DT_RPATH => is_it || !is_program,
+            DT_RUNPATH => is_it,
+            _ => false,
+        });
+        search.has_paths.into()
     }
     let path = path.to_bytes();
     if path.contains(&b'$') || path.contains(&b'/') {
@@ -193,7 +204,7 @@ fn lead_object(info: &dl_phdr_info, handle: *mut c_void) {
         let name = unsafe { CStr::from_ptr(tables.strings.add(about.st_name as usize)) };
         let Some(ours) = ours(name) else { continue };
         let place = info.dlpi_addr.wrapping_add(relocation.r_offset) as *mut *mut c_void;
-        if !place.is_aligned() {
+        if !place.is_aligned() || !is_for_data(info, place as u64) {
             continue;
         }
         // SAFETY: the place that the loader fills, or has filled.
@@ -204,7 +215,10 @@ fn lead_object(info: &dl_phdr_info, handle: *mut c_void) {
             kind == KINDS[2] && contains(info, now as u64) && opens_to(handle, name, ours, behind)
         };
         if !behind.is_null() && (now == behind || is_open()) {
-            unsealed(info, place as usize, || leads_to.store(ours, Ordering::Release));
+            // Whoever has written there meanwhile, the library itself or the loader, is right.
+            unsealed(info, place as usize, || {
+                let _ = leads_to.compare_exchange(now, ours, Ordering::Release, Ordering::Relaxed);
+            });
         }
     }
 }
@@ -228,6 +242,17 @@ fn opens_to(handle: *mut c_void, name: &CStr, ours: *mut c_void, behind: *mut c_
         && dlsym.is_some_and(|dlsym| unsafe { dlsym(handle, name.as_ptr()) } == behind)
 }
 
+/// Whether memory of an object is written to while it runs, or was until it was sealed: not code in which the loader has
+/// filled addresses (`DT_TEXTREL`).
+fn is_for_data(info: &dl_phdr_info, place: u64) -> bool {
+    let is_writable = |header: &&libc::Elf64_Phdr| {
+        header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0
+    };
+    headers(info).iter().filter(is_writable).any(|header| {
+        place.wrapping_sub(info.dlpi_addr.wrapping_add(header.p_vaddr)) < header.p_memsz
+    })
+}
+
 /// Writes to a word of an object that the loader may have sealed once it had filled it (`PT_GNU_RELRO`).
 fn unsealed(info: &dl_phdr_info, place: usize, write: impl FnOnce()) {
     const PT_GNU_RELRO: u32 = 0x6474_e552;
@@ -238,13 +263,13 @@ fn unsealed(info: &dl_phdr_info, place: usize, write: impl FnOnce()) {
         let start = info.dlpi_addr.wrapping_add(header.p_vaddr);
         (down(start)..down(start.wrapping_add(header.p_memsz))).contains(&place)
     });
-    let at = (place & !(page - 1)) as *mut u8;
-    let _held = is_sealed.then(|| lock::lock(&LEADING));
-    if is_sealed && call::mprotect(at, page, libc::PROT_READ | libc::PROT_WRITE).is_err() {
-        return;
+    if !is_sealed {
+        return write();
     }
-    write();
-    if is_sealed {
+    let at = (place & !(page - 1)) as *mut u8;
+    let _held = lock::lock(&LEADING);
+    if call::mprotect(at, page, libc::PROT_READ | libc::PROT_WRITE).is_ok() {
+        write();
         let _ = call::mprotect(at, page, libc::PROT_READ);
     }
 }
