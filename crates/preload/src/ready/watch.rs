@@ -201,20 +201,29 @@ impl Members {
 
     fn take_offer(&mut self, at: usize) -> (&'static Conn, usize) {
         let (conn, which) = self.offered.swap_remove(at);
-        self.forgets(&conn.sets[which].offered_in);
+        let r = &conn.sets[which];
+        self.forgets(&r.offered_in, &r.offered_at, at);
         if let Some((moved, which)) = self.offered.get(at) {
             let r = &moved.sets[*which];
-            if r.offered_in.load(Ordering::Relaxed) == self.id() {
-                r.offered_at.store(place(at), Ordering::Relaxed);
-            }
+            self.moves(&r.offered_in, &r.offered_at, self.offered.len(), at);
         }
         (conn, which)
     }
 
-    /// What says that a registration is in one of these lists does so no more. A record that a handler could not take out
-    /// (see [`Set::leave`]) may serve another connection by now, which is in the lists of another set.
-    fn forgets(&self, word: &AtomicU64) {
-        let _ = word.compare_exchange(self.id(), 0, Ordering::Relaxed, Ordering::Relaxed);
+    /// What says that a registration is in one of these lists, at this place, does so no more. A record that a handler could
+    /// not take out (see [`Set::leave`]) may serve another connection by now, which is in the lists of another set, or here
+    /// at another place.
+    fn forgets(&self, word: &AtomicU64, at: &AtomicU32, here: usize) {
+        if at.load(Ordering::Relaxed) == place(here) {
+            let _ = word.compare_exchange(self.id(), 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// What was the last of a list is at a place further in front, likewise.
+    fn moves(&self, word: &AtomicU64, at: &AtomicU32, from: usize, to: usize) {
+        if word.load(Ordering::Relaxed) == self.id() && at.load(Ordering::Relaxed) == place(from) {
+            at.store(place(to), Ordering::Relaxed);
+        }
     }
 
     /// Nobody looks at a connection on behalf of this registration any more. `tagged`: it was ours in the kernel.
@@ -288,12 +297,11 @@ impl Members {
 
     fn take(&mut self, at: usize) {
         let taken = self.warm.swap_remove(at);
-        self.forgets(&taken.conn.sets[taken.which].warm_in);
+        let r = &taken.conn.sets[taken.which];
+        self.forgets(&r.warm_in, &r.warm_at, at);
         if let Some(moved) = self.warm.get(at) {
             let r = &moved.conn.sets[moved.which];
-            if r.warm_in.load(Ordering::Relaxed) == self.id() {
-                r.warm_at.store(place(at), Ordering::Relaxed);
-            }
+            self.moves(&r.warm_in, &r.warm_at, self.warm.len(), at);
         }
     }
 }

@@ -86,3 +86,31 @@ fn lists_do_not_disturb_each_other() {
     assert!(place.is_some());
     other.clear();
 }
+
+/// Nor by one of the same set, after another had it in between: then it is in a list twice, and the older entry goes without
+/// a word about the other one.
+#[test]
+fn a_record_that_one_could_not_let_go_of_comes_back() {
+    let w = world("back");
+    let (mut one, mut other) = (Members::default(), Members::default());
+    let all: Vec<_> = std::iter::from_fn(|| w.conn()).take(4).collect();
+    for conn in &all {
+        one.put(w, conn, 0);
+        one.put_offer(conn, 0);
+    }
+    other.put(w, all[1], 0);
+    other.put_offer(all[1], 0);
+    one.put(w, all[1], 0);
+    one.put_offer(all[1], 0);
+    assert_eq!(one.position(all[1], 0), Some(4));
+    // The older entry, whose place the newer one takes, since it is the last.
+    one.take(1);
+    assert!(std::ptr::eq(one.take_offer(1).0, all[1]));
+    assert_eq!((one.position(all[1], 0), one.offer_of(all[1])), (Some(1), Some(1)));
+    // The last of all where it is the older one's turn to move.
+    one.put(w, all[1], 0);
+    one.take(0);
+    assert_eq!(one.position(all[1], 0), Some(0));
+    one.clear();
+    other.clear();
+}
