@@ -69,6 +69,7 @@ const NEEDS: &[Need] = &[
     program("kadmin.local", "krb5-admin-server", "puts users into it"),
     program("kinit", "krb5-user", "gets their tickets"),
     program("ip", "iproute2", "networks of a test's own"),
+    program("ethtool", "ethtool", "sets how many queues interfaces have"),
     program("nft", "nftables", "addresses that are translated on the way"),
     program("tshark", "tshark", "judges what `shunt defrag` writes"),
     program("systemctl", "systemd", "starts servers in the sandbox of their unit"),
