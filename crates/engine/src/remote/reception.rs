@@ -42,6 +42,8 @@ const CLOSED_FOR: Duration = Duration::from_millis(5);
 const INBOX: u64 = 0;
 const DOOR: u64 = 1;
 const FIRST_VISITOR: u64 = 2;
+/// Why a board is none any more that its user took away.
+pub(super) const REMOVED: &str = "the board was removed";
 
 /// What others ask of the thread at a door.
 #[derive(Debug)]
@@ -186,7 +188,7 @@ impl Reception {
             return Some("the file of the board was made shorter, or its file system is full");
         }
         if board.is_removed() {
-            return Some("the board was removed");
+            return Some(REMOVED);
         }
         if !board.is_served() {
             return Some("the board was overwritten");

@@ -293,10 +293,15 @@ pub fn add_to(page: &mut Page, engines: &[(String, Stat)]) {
 
 fn by_user(page: &mut Page, engines: &[(String, Stat)]) {
     type Field = fn(&UserStat) -> u64;
-    let fields: [(&str, &str, Field); 3] = [
-        ("shunt_engine_user_served", "Whether a user's new connections are taken.", |user| {
-            u64::from(user.is_served)
-        }),
+    let help = "Whether a user's new connections are taken.";
+    let mut family = page.gauge("shunt_engine_user_served", help);
+    for (dir, stat) in engines {
+        // Whose board was removed, as by logging out, is kept from nothing.
+        for user in stat.users.iter().filter(|user| user.is_served || user.problem.is_some()) {
+            family.value(&[("dir", dir), ("uid", &user.uid)], u8::from(user.is_served));
+        }
+    }
+    let fields: [(&str, &str, Field); 2] = [
         ("shunt_engine_user_connections", "Connections of a user's programs.", |user| {
             user.connections
         }),
@@ -421,5 +426,23 @@ mod tests {
         note(&mut counts, "The peer: A reason that is not known here. (0x00000007)");
         assert_eq!((counts.len(), counts.values().sum()), (REASONS_MAX + 1, 10_001u64));
         assert_eq!(counts[OTHERS], 10_000 - REASONS_MAX as u64);
+    }
+
+    #[test]
+    fn who_has_logged_out_is_not_said_to_be_kept_out() {
+        let user = |uid, is_served, problem: Option<&str>| UserStat {
+            uid,
+            is_served,
+            problem: problem.map(str::to_owned),
+            ..UserStat::default()
+        };
+        let users = vec![user(1, true, None), user(2, false, None), user(3, false, Some("why"))];
+        let mut page = Page::default();
+        add_to(&mut page, &[("d".to_owned(), Stat { users, ..Stat::default() })]);
+        let page = page.text();
+        let lines = page.lines().filter(|line| line.starts_with("shunt_engine_user_served{"));
+        let said: Vec<&str> =
+            lines.filter_map(|line| line.split_once(',').map(|(_, s)| s)).collect();
+        assert_eq!(said, ["uid=\"1\"} 1", "uid=\"3\"} 0"]);
     }
 }

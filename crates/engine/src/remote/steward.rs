@@ -18,7 +18,7 @@ use super::Engine;
 use super::boards::{Boards, Guests, Turn};
 use super::host::FIRST_FD;
 use super::inbox::Inbox;
-use super::reception::{Reception, Word};
+use super::reception::{REMOVED, Reception, Word};
 use super::users::{Finder, USERS_MAX, User};
 
 const STOP: u64 = 0;
@@ -80,7 +80,10 @@ impl Shared {
             Ok(reception) => {
                 self.boards.has_no_problem(uid);
                 let Some(why) = reception.work() else { return true };
-                self.boards.note_problem(uid, why);
+                // Who logs out takes it along, and has no problem by that.
+                if why != REMOVED {
+                    self.boards.note_problem(uid, why);
+                }
                 say(format_args!("user {uid} is not served any more: {why}"));
                 return true;
             }
