@@ -228,7 +228,7 @@ fn reload(
     options: &ServeOptions,
     begun: &BTreeMap<&'static str, String>,
 ) -> anyhow::Result<String> {
-    let mut config = options.read(When::Reloading)?;
+    let mut config = options.read()?;
     let now = options.of_file()?;
     // First of all, before any folder is looked at: one that is gone, or on a file system that does not answer, keeps nobody
     // in who was taken out.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow, bail};
@@ -51,6 +52,8 @@ pub(crate) struct ServeOptions {
     users: Vec<String>,
     torture: bool,
     path: Option<PathBuf>,
+    /// The name of the share that `path` is, once a server has been started.
+    name: OnceLock<String>,
 }
 
 fn capitalised(help: &str) -> String {
@@ -166,7 +169,7 @@ impl ServeOptions {
     ///
     /// What is wrong, who wrote it and what would be right.
     pub(super) fn load(&self) -> anyhow::Result<Config> {
-        let mut config = self.read(When::Starting)?;
+        let mut config = self.read()?;
         let mut told = look_at_folders(&mut config, When::Starting)?;
         told.extend(reach(&UserFile::parse(&config.users)?, &config)?);
         for words in told {
@@ -180,7 +183,7 @@ impl ServeOptions {
     /// # Errors
     ///
     /// What is wrong, who wrote it and what would be right.
-    pub(super) fn read(&self, when: When) -> anyhow::Result<Config> {
+    pub(super) fn read(&self) -> anyhow::Result<Config> {
         let section = file::read(&self.place())?.strictly()?;
         let mut config = Config { name: host_name(), ..Config::default() };
         let mut control_said = false;
@@ -193,7 +196,7 @@ impl ServeOptions {
             config.set(setting.name, text).map_err(|bad| anyhow!("--{option}: {bad}"))?;
             control_said |= setting.name == "control";
         }
-        config.shares = self.shares(&section, when)?;
+        config.shares = self.shares(&section)?;
         config.users = self.read_users(&section, &mut config)?;
         config.test_codes = self.torture;
         if !control_said {
@@ -214,7 +217,7 @@ impl ServeOptions {
         Ok(written.map(|written| (written.setting, written.text)).collect())
     }
 
-    fn shares(&self, section: &Section, when: When) -> anyhow::Result<Vec<ShareConfig>> {
+    fn shares(&self, section: &Section) -> anyhow::Result<Vec<ShareConfig>> {
         // Options are shares beside those of the file, and stand for those of the same name.
         let mut given = Vec::new();
         for text in &self.shares {
@@ -222,7 +225,9 @@ impl ServeOptions {
             given.push(share);
         }
         if let Some(path) = &self.path {
-            given.push(of_folder(path, when)?);
+            let share = of_folder(path, self.name.get())?;
+            self.name.get_or_init(|| share.name.clone());
+            given.push(share);
         }
         let replaced =
             |share: &&ShareConfig| !given.iter().any(|own| smb::name::same(&own.name, &share.name));
@@ -316,12 +321,17 @@ pub(super) fn reach(all: &UserFile, config: &Config) -> anyhow::Result<Vec<Strin
     Ok(config.reach(all, now)?)
 }
 
-/// The share that a folder is, under its own name.
-fn of_folder(path: &Path, when: When) -> anyhow::Result<ShareConfig> {
-    let whole = path.canonicalize().or_else(|e| {
-        // That is said of all shares, and keeps nobody in who was taken out (see `look_at_folders`).
-        let is_said = when == When::Reloading || e.kind() == ErrorKind::PermissionDenied;
-        if is_said { std::path::absolute(path).or_else(|_| Ok(path.to_owned())) } else { Err(e) }
+/// The share that a folder is, under its own name: `known`, if that was found out before. It is not looked at again for that,
+/// since it may be gone, or on a file system that does not answer (see `look_at_folders`).
+fn of_folder(path: &Path, known: Option<&String>) -> anyhow::Result<ShareConfig> {
+    let absolute = || std::path::absolute(path);
+    if let Some(name) = known {
+        return Ok(ShareConfig::new(name.clone(), absolute().unwrap_or_else(|_| path.to_owned())));
+    }
+    let whole = path.canonicalize().or_else(|e| match e.kind() {
+        // Of one above it: that is said of all shares.
+        ErrorKind::PermissionDenied => absolute(),
+        _ => Err(e),
     });
     let whole = whole.with_context(|| path.display().to_string())?;
     let name =
@@ -541,6 +551,21 @@ mod tests {
                 assert!(words.contains(part), "{file:?} {arguments:?}: {part} is not in: {words}");
             }
         }
+    }
+
+    /// A reload waited for its file system before it let go of users who had been taken out.
+    #[test]
+    fn a_folder_is_looked_at_for_its_name_only_once() {
+        let (dir, _) = desk("");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("files", &link).unwrap();
+        let link = link.to_str().unwrap();
+        let options = options(&["--config", "/dev/null", "--guest", link]);
+        let config = options.load().unwrap();
+        assert_eq!(config.shares[0].path, dir.path().join("files").canonicalize().unwrap());
+        std::fs::remove_dir(dir.path().join("files")).unwrap();
+        let config = options.read().unwrap();
+        assert_eq!(config.shares, [ShareConfig::new("files", link)]);
     }
 
     #[test]
