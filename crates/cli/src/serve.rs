@@ -231,10 +231,11 @@ fn reload(
     let mut config = options.read()?;
     let now = options.of_file()?;
     // First of all, before any folder is looked at: one that is gone, or on a file system that does not answer, keeps nobody
-    // in who was taken out.
-    let sessions_ended = serving.reload_users(&config.users)?;
+    // in who was taken out. Nor does it let in who is new, to shares as they were.
+    let mut sessions_ended = serving.reload_users_left(&config.users)?;
     let mut told = look_at_folders(&mut config, When::Reloading)?;
     let Reloaded { shares_new, shares_gone, left_out } = serving.reload_shares(&config.shares);
+    sessions_ended += serving.reload_users(&config.users)?;
     told.extend(left_out.into_iter().map(|words| format!("{words}; it is left out")));
     match reach(&UserFile::parse(&config.users)?, &config) {
         Ok(kept_out) => told.extend(kept_out),

@@ -44,6 +44,31 @@ pub(super) fn users(
     Ok(on_a_loop(runtime, move || end_sessions(&server)).unwrap_or(0))
 }
 
+/// Puts those of the users in place who could be there before as well: who is new, or was disabled, stays out, until the
+/// shares are what was said together with the users. How many sessions have ended.
+///
+/// # Errors
+///
+/// What is wrong with them; nothing is changed then.
+pub(super) fn users_left(
+    server: &Arc<Server>,
+    runtime: &Runtime,
+    users: &str,
+) -> Result<usize, NotStarted> {
+    let users_said = UserFile::parse(users)?;
+    let before = server.users.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut left = users_said.clone();
+    for user in users_said.iter().filter(|user| !user.disabled) {
+        // It is there, and nobody else has the name. Who comes by a ticket is kept out by being disabled only.
+        let _ = match before.get(&user.name) {
+            None => left.remove(&user.name).map(drop),
+            Some(known) if known.disabled => left.disable(&user.name, true),
+            Some(_) => Ok(()),
+        };
+    }
+    self::users(server, runtime, &left.to_text())
+}
+
 /// Puts shares in place of those that there are. A share that is as before stays as it is, with all that is open in it.
 pub(super) fn shares(server: &Arc<Server>, runtime: &Runtime, shares: &[ShareConfig]) -> Reloaded {
     let before = server.shares.read().unwrap_or_else(PoisonError::into_inner).clone();

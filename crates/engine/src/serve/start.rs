@@ -274,6 +274,16 @@ impl Serving {
         reload::users(&self.server, &self.runtime, users)
     }
 
+    /// Of users (as in [`Self::reload_users`]) puts those in place who could log on before as well: what is said of shares
+    /// together with them, as who else may enter one, counts before anybody new comes. How many sessions have ended.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them; nothing is changed then.
+    pub fn reload_users_left(&self, users: &str) -> Result<usize, NotStarted> {
+        reload::users_left(&self.server, &self.runtime, users)
+    }
+
     /// Puts shares in place of those that there are, but for those whose folders cannot be opened. A share that is as
     /// before stays as it is, with all that is open in it.
     pub fn reload_shares(&self, shares: &[ShareConfig]) -> Reloaded {

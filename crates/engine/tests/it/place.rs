@@ -74,6 +74,12 @@ impl Place {
         serving.reload_users(&users.to_text()).expect("users");
     }
 
+    /// The same before shares are looked at: nobody else than before may log on.
+    pub(crate) fn begin_reload(&self, users: &UserFile) {
+        let serving = self.serving.as_ref().expect("not stopped");
+        serving.reload_users_left(&users.to_text()).expect("users");
+    }
+
     /// What is open, waited for and promised.
     pub(crate) fn counts(&self) -> smb::files::Counts {
         self.serving.as_ref().expect("not stopped").counts()

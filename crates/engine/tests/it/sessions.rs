@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use smb::auth::UserFile;
+use smb::auth::{User, UserFile};
 use smb::session::Dialect;
 use smb::wire::header::{Command, Header};
 use smb::wire::negotiate::Context;
@@ -624,4 +624,29 @@ fn a_users_time_may_be_made_shorter_and_longer_while_there_are_sessions() {
     at_work(true, "for good");
     place.advance(DAY * 20);
     at_work(false, "but no longer than a session may last");
+}
+
+/// A share may have been closed to who is new, and its folder be on a file system that does not answer: a reload that had begun
+/// let him in to the share as it was.
+#[test]
+fn who_is_new_waits_for_the_shares_and_who_is_taken_out_for_nothing() {
+    let place = Place::with(|_| {});
+    let mut users = UserFile::parse(&config(place.folder()).users).unwrap();
+    let bob = users.get("bob").unwrap().clone();
+    users.set(User { name: "carl".to_owned(), ..bob.clone() }).unwrap();
+    users.disable("bob", true).unwrap();
+    let logs_on = |name: &str| {
+        let mut client = Client::connect(place.address(), Offer::default());
+        client.log_on(name, "pw").is_ok()
+    };
+    assert_eq!(["alice", "bob", "carl"].map(logs_on), [true, true, false]);
+    place.begin_reload(&users);
+    assert_eq!(["alice", "bob", "carl"].map(logs_on), [true, false, false]);
+    place.reload(&users);
+    assert_eq!(["alice", "bob", "carl"].map(logs_on), [true, false, true]);
+    users.set(bob).unwrap();
+    place.begin_reload(&users);
+    assert_eq!(["alice", "bob", "carl"].map(logs_on), [true, false, true]);
+    place.reload(&users);
+    assert_eq!(["alice", "bob", "carl"].map(logs_on), [true, true, true]);
 }
