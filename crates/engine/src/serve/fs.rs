@@ -242,6 +242,15 @@ impl Share {
         })))
     }
 
+    /// Whether its path leads to it still, as far as can be told. One that was made in its place, or is mounted there
+    /// since, is another folder.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        let Ok(ours) = rustix::fs::fstat(&*self.0.root) else { return false };
+        let there = rustix::fs::stat(&self.0.config.root);
+        there.is_ok_and(|there| (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino))
+    }
+
     /// The settings.
     #[must_use]
     pub fn config(&self) -> &Config {

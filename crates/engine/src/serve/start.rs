@@ -353,7 +353,7 @@ fn bind(address: SocketAddr) -> Result<(SocketAddr, std::net::TcpListener), NotS
 }
 
 /// Shares by name, with IPC$, and those whose folders cannot be shared. Those that are in `before` with the same settings
-/// stay what they are.
+/// and in the same folder, stay what they are.
 pub(super) fn points(
     shares: &[ShareConfig],
     before: &BTreeMap<String, Arc<SharePoint>>,
@@ -362,7 +362,10 @@ pub(super) fn points(
     let ipc = ShareConfig::new("IPC$", "/");
     for share in shares.iter().chain([&ipc]) {
         let name = smb::name::fold(&share.name);
-        let same = before.get(&name).filter(|point| point.config == *share);
+        let is_same = |point: &&Arc<SharePoint>| {
+            point.config == *share && point.files.as_ref().is_none_or(fs::Share::is_in_place)
+        };
+        let same = before.get(&name).filter(is_same);
         let point = match same {
             Some(point) => Ok(point.clone()),
             None if share == &ipc => Ok(Arc::new(SharePoint {

@@ -80,6 +80,13 @@ impl Place {
         serving.reload_users_left(&users.to_text()).expect("users");
     }
 
+    /// Its shares are looked at again: how many are new and gone.
+    pub(crate) fn reload_shares(&self) -> (usize, usize) {
+        let serving = self.serving.as_ref().expect("not stopped");
+        let reloaded = serving.reload_shares(&config(self.folder()).shares);
+        (reloaded.shares_new, reloaded.shares_gone)
+    }
+
     /// What is open, waited for and promised.
     pub(crate) fn counts(&self) -> smb::files::Counts {
         self.serving.as_ref().expect("not stopped").counts()

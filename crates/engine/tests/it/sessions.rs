@@ -650,3 +650,17 @@ fn who_is_new_waits_for_the_shares_and_who_is_taken_out_for_nothing() {
     place.reload(&users);
     assert_eq!(["alice", "bob", "carl"].map(logs_on), [true, true, true]);
 }
+
+/// It was served on as the folder that was no more, reload or not.
+#[test]
+fn a_folder_that_was_made_anew_is_another_one_after_a_reload() {
+    let place = Place::with(|_| {});
+    assert_eq!(place.reload_shares(), (0, 0));
+    std::fs::remove_dir_all(place.folder()).unwrap();
+    std::fs::create_dir(place.folder()).unwrap();
+    assert_eq!(place.reload_shares(), (2, 2), "there are two of it");
+    let mut client = Client::enter(place.address(), Offer::default(), "alice", "files");
+    client.open("file.txt");
+    assert_eq!(place.reload_shares(), (0, 0));
+    assert_eq!(place.counts().opens, 1);
+}
