@@ -375,8 +375,11 @@ pub(super) fn absolute(share: &mut ShareConfig, unix_users: bool) -> Folder {
         }
         Err(e) => return Folder::Gone(words(&e.to_string())),
     };
-    if !whole.is_dir() {
-        return Folder::Gone(words("it is no folder, and only folders can be shared"));
+    match whole.metadata() {
+        Ok(what) if what.is_dir() => {}
+        Ok(_) => return Folder::Gone(words("it is no folder, and only folders can be shared")),
+        // Its file system has failed meanwhile.
+        Err(e) => return Folder::Gone(words(&e.to_string())),
     }
     let mut doubts = Vec::new();
     match try_folder(&whole) {
