@@ -58,8 +58,8 @@ with ours.makefile() as came:
     print(came.read())
 "#;
 
-/// Serves, becomes nobody, and has a child serve another connection.
-const DAEMON: &str = r#"
+/// How the programs below serve a connection.
+const SERVES: &str = r#"
 import os, socket
 listener = socket.create_server(("127.0.0.1", 0))
 def serves():
@@ -70,6 +70,10 @@ def serves():
         assert server.recv(5) == word
         server.sendall(word)
         assert client.recv(5) == word
+"#;
+
+/// Serves (behind [`SERVES`]), becomes nobody, and has a child serve another connection.
+const DAEMON: &str = r#"
 serves()
 os.setgroups([])
 os.setgid(65534)
@@ -173,20 +177,11 @@ fn lines_go_to_a_file_whatever_the_program_does_with_descriptors() {
 }
 
 /// Gives itself a limit for the size of files, in one of several ways, and has connections where lines of ours would go
-/// beyond it, and where they have room. (Python would do without the signal.)
+/// beyond it, and where they have room. Behind [`SERVES`]. (Python would do without the signal.)
 const LIMITED: &str = r#"
-import ctypes, os, platform, resource, signal, socket, sys
+import ctypes, platform, resource, signal, sys
 how, log, most = sys.argv[1], sys.argv[2], 100_000
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-listener = socket.create_server(("127.0.0.1", 0))
-def serves():
-    client = socket.create_connection(listener.getsockname())
-    server, _ = listener.accept()
-    for word in (b"here", b"there"):
-        client.sendall(word)
-        assert server.recv(5) == word
-        server.sendall(word)
-        assert client.recv(5) == word
 def goes_on_at(size):
     # Those that do not append go on where their descriptor is, whatever the size.
     os.truncate(log, 0)
@@ -234,6 +229,7 @@ fn a_limit_of_file_sizes_ends_no_program_for_a_line_of_ours() {
     };
     let name = format!("shunt-limited-{}", std::process::id());
     let log = std::env::temp_dir().join(name);
+    let text = [SERVES, LIMITED].concat();
     for how in ["setrlimit", "prlimit", "number", "exec", "stderr"] {
         let _ = std::fs::remove_file(&log);
         let board = BoardDir::new();
@@ -244,8 +240,8 @@ fn a_limit_of_file_sizes_ends_no_program_for_a_line_of_ours() {
         if how != "stderr" {
             program.env("SHUNT_LOG_FILE", &log);
         }
-        program.env("LOG", &log).env("SCRIPT", LIMITED).args(["-c", script]).arg(&python);
-        let got = outcome(program.args(["-c", LIMITED, how]).arg(&log), LIMIT);
+        program.env("LOG", &log).env("SCRIPT", &text).args(["-c", script]).arg(&python);
+        let got = outcome(program.args(["-c", &text, how]).arg(&log), LIMIT);
         assert!(got.ok() && got.out == "done\n", "{how}: {got:?}\n{}", board.summary());
     }
     let _ = std::fs::remove_file(&log);
@@ -347,8 +343,9 @@ fn a_daemon_that_has_become_another_user_is_not_complained_of() {
     if e2e::calls::geteuid() != 0 {
         return skipped("root alone can become another user");
     }
-    let Some(got) = ran_at("error", DAEMON, &[]) else { return };
+    let text = [SERVES, DAEMON].concat();
+    let Some(got) = ran_at("error", &text, &[]) else { return };
     assert_eq!(got.err, "");
-    let Some(got) = ran_at("info", DAEMON, &[]) else { return };
+    let Some(got) = ran_at("info", &text, &[]) else { return };
     assert!(got.err.contains("has become another user"), "{got:?}");
 }
