@@ -86,6 +86,8 @@ pub struct Conn {
     moves: u32,
     /// The next message must be the one that validates a move.
     validate: bool,
+    /// Nothing but that goes until the peer has moved, too.
+    held: bool,
     /// A message must go, whether there are bytes or not.
     owed: bool,
 
@@ -147,6 +149,7 @@ impl Conn {
             uncompleted: 0,
             moves: 0,
             validate: false,
+            held: false,
             owed: false,
             confirmed: 0,
             consumed: 0,

@@ -95,7 +95,12 @@ pub enum Action {
         link: LinkSlot,
         /// Where the peer's RMB is there.
         remote: Remote,
+        /// The peer may still use the link that is down: call [`crate::conn::Conn::hold`], too. [`Action::Release`] follows.
+        hold: bool,
     },
+    /// The peer has left the link that was lost, or has had long enough to: call [`crate::conn::Conn::release`] for each
+    /// connection of the group.
+    Release,
     /// The connection's link is down, and the peer never told how to reach its RMB over another: abort it.
     Strand(Token),
     /// A link was lost some time ago: call [`Group::request_add_link`] with those of our ports that no link uses. Of a
@@ -165,6 +170,8 @@ pub struct Group {
     wanted_link: Option<WantedLink>,
     /// When one is to be added, or asked for, in place of one that was lost.
     again: Again,
+    /// Until when connections that have moved hold back what they have to say, if any do.
+    held_until: Option<Time>,
     /// The link over which the client has asked for another, until it is known whether there will be one.
     asked: Option<LinkSlot>,
     /// Deadline for the first CONFIRM LINK.
@@ -210,6 +217,7 @@ impl Group {
             to_delete: Vec::new(),
             wanted_link: None,
             again: Again::default(),
+            held_until: None,
             asked: None,
             first_deadline: None,
             idle_deadline: None,
@@ -450,20 +458,23 @@ impl Group {
         self.take_down(slot, DeleteReason::LostPath, now);
     }
 
-    /// Connections of a link that is down go to others.
-    fn move_conns(&mut self, from: LinkSlot) {
+    /// Connections of a link that is down go to others. Whether any goes on.
+    fn move_conns(&mut self, from: LinkSlot, hold: bool) -> bool {
+        let mut any = false;
         for token in self.conns.on_link(from) {
-            let Some(to) = self.conns.least_used(&self.links) else { return };
+            let Some(to) = self.conns.least_used(&self.links) else { break };
             let buffer = self.conns.buffer_of(token);
             self.conns.assign(token, to);
             let action = match buffer.map(|buffer| self.remote.on_link(buffer, to)) {
-                Some(Some(remote)) => Action::Move { token, link: to, remote },
+                Some(Some(remote)) => Action::Move { token, link: to, remote, hold },
                 // Nothing is known of the peer's buffer yet, so nothing has been written to it.
                 None => continue,
                 Some(None) => Action::Strand(token),
             };
+            any |= matches!(action, Action::Move { .. });
             self.actions.push_back(action);
         }
+        any
     }
 
     /// When to call [`Group::on_deadline`], if ever.
@@ -473,8 +484,13 @@ impl Group {
             return None;
         }
         let links = self.links.next_deadline(self.limits.0.test_link_idle);
-        let flows =
-            [self.first_deadline, self.idle_deadline, self.exclusive_deadline, self.again.at];
+        let flows = [
+            self.first_deadline,
+            self.idle_deadline,
+            self.exclusive_deadline,
+            self.again.at,
+            self.held_until,
+        ];
         flows.into_iter().chain([links, self.local.next_deadline()]).flatten().min()
     }
 
@@ -496,6 +512,9 @@ impl Group {
         }
         if due(self.again.at) {
             self.add_again(now);
+        }
+        if due(self.held_until) {
+            self.release();
         }
         self.test_links(now);
         if let Some(link) = self.local.on_deadline(now, &mut self.actions) {

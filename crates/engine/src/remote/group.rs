@@ -403,7 +403,11 @@ impl Vector {
                     group.rkeys.remove(&buffer);
                 }
             }
-            Action::Move { token, link, remote } => self.move_conn(id, token, link, remote, now),
+            Action::Move { token, link, remote, hold } => {
+                self.move_conn(id, token, link, remote, now);
+                self.hold(id, token, hold);
+            }
+            Action::Release => self.release(id, now),
             Action::Strand(token) => self.strand(id, token, now),
             Action::CreateLink { link, peer } => self.create_link(id, link, peer, now),
             Action::AskForLink => self.ask_for_link(id),
@@ -521,6 +525,26 @@ impl Vector {
         if let Some(Running::Smc(smc)) = self.running.get_mut(&conn) {
             smc.moved(link.qpn, to);
             self.warm_up(conn, now);
+        }
+    }
+
+    /// A connection that has moved says nothing of its own yet.
+    pub(super) fn hold(&mut self, id: GroupId, token: Token, hold: bool) {
+        let conn = self.groups.get(id).and_then(|g| g.members.get(&token)).filter(|_| hold);
+        if let Some(Running::Smc(smc)) = conn.and_then(|conn| self.running.get_mut(conn)) {
+            smc.pump.hold();
+        }
+    }
+
+    /// The peer has left the lost link, or has had long enough to.
+    pub(super) fn release(&mut self, id: GroupId, now: u64) {
+        let Some(group) = self.groups.get(id) else { return };
+        let members: Vec<ConnId> = group.members.values().copied().collect();
+        for conn in members {
+            if let Some(Running::Smc(smc)) = self.running.get_mut(&conn) {
+                smc.pump.release();
+                self.warm_up(conn, now);
+            }
         }
     }
 

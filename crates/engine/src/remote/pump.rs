@@ -367,6 +367,16 @@ impl Pump {
         self.next = self.told - self.conn.unsent();
     }
 
+    /// See [`Conn::hold`].
+    pub(super) fn hold(&mut self) {
+        self.conn.hold();
+    }
+
+    /// See [`Conn::release`].
+    pub(super) fn release(&mut self) {
+        self.conn.release();
+    }
+
     /// See [`Conn::ended_in_order`].
     pub(super) fn ended_in_order(&self) -> bool {
         !self.broken && self.conn.ended_in_order()

@@ -50,7 +50,7 @@ pub(super) struct Start {
 #[derive(Debug)]
 pub(super) struct Smc {
     pub(super) pump: Pump,
-    place: InGroup,
+    pub(super) place: InGroup,
     pub(super) rmb: Option<Rmb>,
     tcp: OwnedFd,
     pub(super) qpn: Qpn,

@@ -189,7 +189,7 @@ impl Conn {
     }
 
     /// The next thing to post, if there is any. Nothing is owed any more when this has been called until
-    /// it returned `None`; whoever has no room in the send queue just calls later.
+    /// it returned `None`, unless it is held ([`Conn::hold`]); whoever has no room in the send queue just calls later.
     #[must_use]
     pub fn plan(&mut self, push: Push) -> Option<Transmission> {
         if self.killed {
@@ -198,6 +198,9 @@ impl Conn {
         if self.validate {
             self.validate = false;
             return Some(self.validation());
+        }
+        if self.held {
+            return None;
         }
         let bytes = if self.holds_back(push) { 0 } else { self.sendable() };
         // While it waits for room in vain the peer need not be told again.
@@ -316,6 +319,17 @@ impl Conn {
         self.producer_flags.set(ProducerFlags::URGENT_PENDING, urgent_again);
         self.validate = self.state != State::Closed || self.state_flags.0 != 0;
         self.owed = self.validate;
+    }
+
+    /// After [`Conn::moved`]: the peer may not have left the lost link yet. Nothing goes but the message that validates the
+    /// move, until [`Conn::release`].
+    pub const fn hold(&mut self) {
+        self.held = true;
+    }
+
+    /// What was held may go.
+    pub const fn release(&mut self) {
+        self.held = false;
     }
 }
 

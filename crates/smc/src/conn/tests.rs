@@ -193,6 +193,24 @@ fn the_producer_cursor_does_not_go_back_with_a_move() {
     }
 }
 
+/// Whatever comes wakes the peer's program, which would answer by the link that is lost.
+#[test]
+fn what_is_held_after_a_move_goes_when_it_is_released() {
+    let mut conn = conn();
+    conn.wrote(100);
+    assert!(conn.plan(Push::Now).is_some());
+    conn.moved(Remote::default());
+    conn.hold();
+    assert!(sent(&mut conn).producer_flags.has(ProducerFlags::FAILOVER_VALIDATION));
+    conn.wrote(20);
+    conn.shutdown_write();
+    assert!(conn.plan(Push::Now).is_none());
+    conn.release();
+    let all = conn.plan(Push::Now).unwrap();
+    assert_eq!(all.writes()[0].len(), 120);
+    assert!(Cdc::parse(&all.cdc).unwrap().state_flags.has(StateFlags::SENDING_DONE));
+}
+
 #[test]
 fn what_the_peer_has_read_is_not_sent_again() {
     let read =

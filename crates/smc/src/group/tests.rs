@@ -502,7 +502,7 @@ fn a_buffer_of_the_peer_outlives_its_connection() {
     group.reach(opened.token, FIRST, RKey(5), 0x500).unwrap();
     group.on_link_failed(FIRST, START);
     let remote = Remote { rkey: RKey(6), vaddr: 0x600 };
-    let moved = Action::Move { token: opened.token, link: new, remote };
+    let moved = Action::Move { token: opened.token, link: new, remote, hold: true };
     assert!(all(&mut group).contains(&Did::Do(moved)));
 }
 
@@ -658,7 +658,8 @@ fn when_a_link_fails_its_connections_move() {
     group.on_link_failed(FIRST, START);
     let did = all(&mut group);
     let remote = Remote { rkey: RKey(6), vaddr: 0x600 };
-    let want = [Action::LinkDown(FIRST), Action::Move { token, link: new, remote }];
+    let moved = Action::Move { token, link: new, remote, hold: true };
+    let want = [Action::LinkDown(FIRST), moved];
     assert_eq!(did[..2], want.map(Did::Do));
     let reason = DeleteReason::LostPath;
     let gone = DeleteLink { link: Some(1), orderly: true, reason };
@@ -666,13 +667,63 @@ fn when_a_link_fails_its_connections_move() {
     // The server begins the exchange that counts.
     hear(&mut group, new, false, Body::DeleteLink(gone), START);
     let answer = DeleteLink { reason: DeleteReason::Other(0), ..gone };
-    let want = [Did::Say(new, true, Body::DeleteLink(answer)), Did::Do(Action::DestroyLink(FIRST))];
-    assert_eq!(all(&mut group), want);
+    // By then it has moved its own end, and what our connections have to say may come.
+    let want = [Did::Do(Action::DestroyLink(FIRST)), Did::Do(Action::Release)];
+    let did = all(&mut group);
+    assert_eq!(did[0], Did::Say(new, true, Body::DeleteLink(answer)));
+    assert_eq!(did[1..], want);
     let buffer = group.conns.buffer_of(token).unwrap();
     assert_eq!(group.remote.on_link(buffer, FIRST), None, "another link may get its place");
     hear(&mut group, new, false, Body::DeleteLink(gone), START);
     let unknown = DeleteLink { reason: DeleteReason::UnknownLink, ..gone };
     assert_eq!(all(&mut group), [Did::Say(new, true, Body::DeleteLink(unknown))]);
+}
+
+/// Whether a connection is to say nothing after it has moved, until when that is at most, and whether it may go on.
+fn held(group: &mut Group) -> (Option<bool>, Option<Time>, bool) {
+    let did = all(group);
+    let hold = did.iter().find_map(|did| match did {
+        Did::Do(Action::Move { hold, .. }) => Some(*hold),
+        _ => None,
+    });
+    (hold, group.held_until, did.contains(&Did::Do(Action::Release)))
+}
+
+#[test]
+fn connections_that_have_moved_wait_for_linux_to_leave_the_link_but_not_for_long() {
+    // A server that does not answer.
+    let (mut group, ..) = client_with_two();
+    group.on_link_failed(FIRST, START);
+    assert_eq!(held(&mut group), (Some(true), Some(after(200)), false));
+    assert_eq!(group.next_deadline(), Some(after(200)));
+    group.on_deadline(after(199));
+    assert_eq!(held(&mut group), (None, Some(after(200)), false));
+    group.on_deadline(after(200));
+    assert_eq!(held(&mut group), (None, None, true));
+    // One that was first to say so, and has left it.
+    let (mut group, _, new) = client_with_two();
+    let reason = DeleteReason::LostPath;
+    let gone = DeleteLink { link: Some(1), orderly: true, reason };
+    hear(&mut group, new, false, Body::DeleteLink(gone), START);
+    assert_eq!(held(&mut group), (Some(false), None, false));
+    // A client, which answers; or it has asked, and has left it.
+    for asks in [false, true] {
+        let (mut group, new) = server_offering();
+        let opened = group.open(Some(FIRST)).unwrap();
+        group.reach(opened.token, FIRST, RKey(5), 0x500).unwrap();
+        hear(&mut group, FIRST, true, Body::AddLink(add_link()), START);
+        hear(&mut group, new, true, confirm_link(2), START);
+        let _ = all(&mut group);
+        if asks {
+            hear(&mut group, new, false, Body::DeleteLink(gone), START);
+            assert_eq!(held(&mut group), (Some(false), None, false));
+        } else {
+            group.on_link_failed(FIRST, START);
+            assert_eq!(held(&mut group), (Some(true), Some(after(200)), false));
+            hear(&mut group, new, true, Body::DeleteLink(gone), START);
+            assert_eq!(held(&mut group), (None, None, true));
+        }
+    }
 }
 
 #[test]

@@ -208,12 +208,24 @@ impl World {
                         buffer.keys.retain(|(slot, _)| *slot != link);
                     }
                 }
-                Action::Move { token, link, remote } => {
+                Action::Move { token, link, remote, hold } => {
                     if let Some(end) = self.hosts[host].ends.get_mut(&token) {
                         end.link = link;
                         end.conn.moved(remote);
+                        if hold {
+                            end.conn.hold();
+                        }
                     }
                     self.pump(host, token);
+                }
+                Action::Release => {
+                    let tokens: Vec<_> = self.hosts[host].ends.keys().copied().collect();
+                    for token in tokens {
+                        if let Some(end) = self.hosts[host].ends.get_mut(&token) {
+                            end.conn.release();
+                        }
+                        self.pump(host, token);
+                    }
                 }
                 Action::Strand(token) => panic!("{token:?}: all buffers are told for all links"),
                 Action::RkeyDeleted { buffer, .. } => {

@@ -187,7 +187,7 @@ fn a_client_that_takes_a_second_link() {
     let _ = next_send(&mut group);
     group.on_link_failed(LinkSlot::FIRST, START);
     let moved = std::iter::from_fn(|| group.poll()).find_map(|action| match action {
-        Action::Move { token, link, remote } if token == opened.token => Some((link, remote)),
+        Action::Move { token, link, remote, .. } if token == opened.token => Some((link, remote)),
         _ => None,
     });
     let there = moved.expect("there is another link");

@@ -156,6 +156,32 @@ fn a_client_whose_link_is_lost_before_it_has_confirmed_goes_by_tcp() {
     assert!((0..3).any(|_| with_two_links().is_none_or(goes_by_tcp)));
 }
 
+/// What is held after a move does not wait for anything else to happen once it may go.
+#[test]
+fn what_waits_for_the_peer_to_leave_a_lost_link_goes_with_its_answer() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let all = talk(&hosts, 2);
+    if hosts.by_smc(2) != 2 {
+        return;
+    }
+    let place = |vector: &mut Vector| by_smc(vector)[0].place;
+    let held = within(&hosts.engines[0], place);
+    within(&hosts.engines[0], move |vector| vector.hold(held.group, held.token, true));
+    let ([client, server], [other, far]) = (&all[0], &all[1]);
+    client.send(b"later");
+    // What is sent after it comes meanwhile, and what the peer says is heard.
+    for _ in 0..3 {
+        other.send(b"now");
+        assert_eq!(far.receive_all(3), b"now");
+        server.send(b"hear");
+        assert_eq!(client.receive_all(4), b"hear");
+    }
+    let writes = within(&hosts.engines[0], |vector| vector.stat.writes_tx);
+    within(&hosts.engines[0], move |vector| vector.release(held.group, sys::call::now_ns()));
+    assert_eq!(server.receive_all(5), b"later");
+    assert!(within(&hosts.engines[0], |vector| vector.stat.writes_tx) > writes, "not before");
+}
+
 /// The Accept cannot be taken back before the client has spoken, and its Confirm is for a link that nobody will answer on.
 #[test]
 fn a_server_whose_link_is_lost_before_the_confirm_goes_by_tcp() {
