@@ -95,11 +95,12 @@ pub enum Action {
         link: LinkSlot,
         /// Where the peer's RMB is there.
         remote: Remote,
-        /// The peer may still use the link that is down: call [`crate::conn::Conn::hold`], too. [`Action::Release`] follows.
+        /// The peer may still use the link that is down: call [`crate::conn::Conn::hold`], too. [`Action::Release`] follows,
+        /// unless the group ends first. See [`Group::holds`].
         hold: bool,
     },
-    /// The peer has left the link that was lost, or has had long enough to: call [`crate::conn::Conn::release`] for each
-    /// connection of the group.
+    /// The peer has left the link that was lost, or does not answer: call [`crate::conn::Conn::release`] for each connection
+    /// of the group.
     Release,
     /// The connection's link is down, and the peer never told how to reach its RMB over another: abort it.
     Strand(Token),
@@ -170,8 +171,8 @@ pub struct Group {
     wanted_link: Option<WantedLink>,
     /// When one is to be added, or asked for, in place of one that was lost.
     again: Again,
-    /// Until when connections that have moved hold back what they have to say, if any do.
-    held_until: Option<Time>,
+    /// See [`Self::holds`].
+    holds: bool,
     /// The link over which the client has asked for another, until it is known whether there will be one.
     asked: Option<LinkSlot>,
     /// Deadline for the first CONFIRM LINK.
@@ -217,7 +218,7 @@ impl Group {
             to_delete: Vec::new(),
             wanted_link: None,
             again: Again::default(),
-            held_until: None,
+            holds: false,
             asked: None,
             first_deadline: None,
             idle_deadline: None,
@@ -339,9 +340,13 @@ impl Group {
         let Some(uses) = self.conns.link_of(cdc.token) else { return Received::Ignored };
         // The peer has left the link that this connection uses. Nothing may be written by it over that
         // link after what it writes now, or old bytes could land on new ones.
-        let left = cdc.producer_flags.has(ProducerFlags::FAILOVER_VALIDATION) && uses != link;
-        if left && self.links.is_active(uses) {
-            self.on_link_failed(uses, now);
+        if cdc.producer_flags.has(ProducerFlags::FAILOVER_VALIDATION) && self.links.is_active(link)
+        {
+            if uses != link && self.links.is_active(uses) {
+                self.leave(uses, DeleteReason::LostPath, false, now);
+            }
+            // Linux says so once it sends nothing over the other link any more, whatever connection it is about.
+            self.release();
         }
         Received::Cdc { token: cdc.token, cdc }
     }
@@ -444,6 +449,17 @@ impl Group {
         self.send(link, true, body);
     }
 
+    /// Whether connections say nothing but that they have moved until [`Action::Release`], those too that begin meanwhile: a
+    /// client whose server is Linux, from when a link is lost until that server has left it.
+    ///
+    /// Whatever comes wakes a server's program, and Linux sends what that answers over the lost link until its LLC worker has
+    /// moved the connection. Where that link's device never gives up, as rdma_rxe with Linux's seven retries, the worker then
+    /// waits for ever for what was sent there, and the group hears nothing of LLC any more.
+    #[must_use]
+    pub const fn holds(&self) -> bool {
+        self.holds
+    }
+
     /// A link's queue pair has failed: a SEND or a write was not acknowledged, or a key was refused. Its
     /// connections move to another link; without one the group ends.
     pub fn on_link_failed(&mut self, slot: LinkSlot, now: Time) {
@@ -484,13 +500,8 @@ impl Group {
             return None;
         }
         let links = self.links.next_deadline(self.limits.0.test_link_idle);
-        let flows = [
-            self.first_deadline,
-            self.idle_deadline,
-            self.exclusive_deadline,
-            self.again.at,
-            self.held_until,
-        ];
+        let flows =
+            [self.first_deadline, self.idle_deadline, self.exclusive_deadline, self.again.at];
         flows.into_iter().chain([links, self.local.next_deadline()]).flatten().min()
     }
 
@@ -512,9 +523,6 @@ impl Group {
         }
         if due(self.again.at) {
             self.add_again(now);
-        }
-        if due(self.held_until) {
-            self.release();
         }
         self.test_links(now);
         if let Some(link) = self.local.on_deadline(now, &mut self.actions) {

@@ -859,7 +859,10 @@ impl Vector {
         self.open_for(&exchange);
         let early = exchange.early.clone();
         let to = exchange.to;
-        let smc = Smc::new(&start, place, exchange.rmb, exchange.wire.into_tcp(), to);
+        let mut smc = Smc::new(&start, place, exchange.rmb, exchange.wire.into_tcp(), to);
+        if self.groups.get(place.group).is_some_and(|group| group.holds()) {
+            smc.pump.hold();
+        }
         self.stat.connections_total += 1;
         self.add_running(conn, Running::Smc(Box::new(smc)), Smc::INTEREST);
         for cdc in early {

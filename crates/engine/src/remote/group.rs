@@ -206,6 +206,11 @@ impl Group {
         self.links.iter().flatten().map(of)
     }
 
+    /// Whether who begins now waits for the peer to leave a lost link, too.
+    pub(super) fn holds(&self) -> bool {
+        self.core.holds()
+    }
+
     /// What the peer may reach.
     pub(super) fn domain(&self) -> Domain {
         self.domain
@@ -529,7 +534,7 @@ impl Vector {
     }
 
     /// A connection that has moved says nothing of its own yet.
-    pub(super) fn hold(&mut self, id: GroupId, token: Token, hold: bool) {
+    fn hold(&mut self, id: GroupId, token: Token, hold: bool) {
         let conn = self.groups.get(id).and_then(|g| g.members.get(&token)).filter(|_| hold);
         if let Some(Running::Smc(smc)) = conn.and_then(|conn| self.running.get_mut(conn)) {
             smc.pump.hold();
@@ -537,7 +542,7 @@ impl Vector {
     }
 
     /// The peer has left the lost link, or has had long enough to.
-    pub(super) fn release(&mut self, id: GroupId, now: u64) {
+    fn release(&mut self, id: GroupId, now: u64) {
         let Some(group) = self.groups.get(id) else { return };
         let members: Vec<ConnId> = group.members.values().copied().collect();
         for conn in members {

@@ -367,6 +367,12 @@ impl Pump {
         self.next = self.told - self.conn.unsent();
     }
 
+    /// Bytes that the queue pair has not got yet.
+    #[cfg(test)]
+    pub(super) fn unsent(&self) -> u64 {
+        self.conn.unsent()
+    }
+
     /// See [`Conn::hold`].
     pub(super) fn hold(&mut self) {
         self.conn.hold();

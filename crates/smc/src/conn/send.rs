@@ -321,8 +321,8 @@ impl Conn {
         self.owed = self.validate;
     }
 
-    /// After [`Conn::moved`]: the peer may not have left the lost link yet. Nothing goes but the message that validates the
-    /// move, until [`Conn::release`].
+    /// The peer may not have left a lost link yet ([`crate::group::Group::holds`]): nothing goes but the message that
+    /// validates a move, until [`Conn::release`].
     pub const fn hold(&mut self) {
         self.held = true;
     }

@@ -1,7 +1,5 @@
 //! Flows that change links: adding one, deleting one. One is under way at a time (RFC 7609 3.5.5.3).
 
-use std::time::Duration;
-
 use super::link::{LinkEnd, LinkSlot};
 use super::local::{BufferId, LinkBuffer};
 use super::{Action, Group, Role, Terminated};
@@ -13,10 +11,6 @@ use crate::time::Time;
 
 /// Links of a group that work at a time, whatever the terms say: that is what Linux knows.
 const ACTIVE_MAX: usize = 2;
-
-/// How long connections that have moved hold back what they have to say, if the peer does not say that it has left the lost
-/// link. Linux does so within milliseconds, unless its worker has something to wait for.
-const HOLD: Duration = Duration::from_millis(200);
 
 /// How often the wait for another attempt to add a link doubles.
 const AGAIN_DOUBLINGS: u32 = 5;
@@ -349,12 +343,11 @@ impl Group {
         self.leave(slot, reason, true, now);
     }
 
-    /// As [`Self::take_down`]. `hold`: the peer learns of it by us, and Linux would go on by the link: what comes for a
-    /// connection that its worker has yet to move wakes its program, which answers over the lost link. A device that never
-    /// gives up, as rdma_rxe with Linux's seven retries, then keeps the worker for ever, and with it all LLC.
-    fn leave(&mut self, slot: LinkSlot, reason: DeleteReason, hold: bool, now: Time) {
+    /// As [`Self::take_down`]. `hold`: the peer learns of it by us; see [`Self::holds`].
+    pub(super) fn leave(&mut self, slot: LinkSlot, reason: DeleteReason, hold: bool, now: Time) {
         let added = !self.links.is_active(slot);
-        let hold = (hold && !self.terms.peer_is_shunt).then(|| now.after(HOLD));
+        // Linux's server answers when it has moved all connections. Its client does before that, but waits for nothing there.
+        let hold = hold && self.role == Role::Client && !self.terms.peer_is_shunt;
         if self.drop_out(slot, hold) {
             // One that somebody wants to be without is not replaced.
             if reason != DeleteReason::Operator {
@@ -365,9 +358,9 @@ impl Group {
         }
     }
 
-    /// Takes the link out of use and moves its connections; whether the group goes on. `hold`: until when these say nothing,
-    /// if it is not over before.
-    fn drop_out(&mut self, slot: LinkSlot, hold: Option<Time>) -> bool {
+    /// Takes the link out of use and moves its connections; whether the group goes on. `hold`: until [`Self::release`] these
+    /// say nothing.
+    fn drop_out(&mut self, slot: LinkSlot, hold: bool) -> bool {
         if self.ended || !self.links.is_usable(slot) {
             return false;
         }
@@ -380,16 +373,14 @@ impl Group {
         if self.adds(slot) {
             self.end_exclusive();
         }
-        if self.move_conns(slot, hold.is_some()) {
-            self.held_until = self.held_until.max(hold);
-        }
+        self.holds |= self.move_conns(slot, hold) && hold;
         self.local.link_lost(slot);
         true
     }
 
     /// What connections hold back may go.
     pub(super) fn release(&mut self) {
-        if self.held_until.take().is_some() {
+        if std::mem::take(&mut self.holds) {
             self.actions.push_back(Action::Release);
         }
     }
@@ -512,7 +503,7 @@ impl Group {
         }
         match (self.role, slot) {
             // The client's request begins our exchange, unless it has begun or there is nothing to delete.
-            (Role::Server, Some(slot)) if !deletes => self.leave(slot, body.reason, false, now),
+            (Role::Server, Some(slot)) if !deletes => self.take_down(slot, body.reason, now),
             (Role::Server, _) => {}
             (Role::Client, None) => {
                 let reason = DeleteReason::UnknownLink;
@@ -531,7 +522,7 @@ impl Group {
     }
 
     fn deleted_by_server(&mut self, slot: LinkSlot, ends_flow: bool) {
-        if self.links.is_usable(slot) && !self.drop_out(slot, None) {
+        if self.links.is_usable(slot) && !self.drop_out(slot, false) {
             return;
         }
         if ends_flow {

@@ -629,7 +629,12 @@ fn second(group: &mut Group) -> LinkSlot {
 
 /// A client's group with two links and a connection on the first, whose buffer is known on both.
 fn client_with_two() -> (Group, Token, LinkSlot) {
-    let mut group = client(false, 2);
+    client_with_two_by(false)
+}
+
+/// The same, of a server that is Shunt or not.
+fn client_with_two_by(shunt: bool) -> (Group, Token, LinkSlot) {
+    let mut group = client(shunt, 2);
     let ours = group.add_first_buffer(&buffer(1)).unwrap();
     let opened = group.open(None).unwrap();
     group.reach(opened.token, FIRST, RKey(5), 0x500).unwrap();
@@ -679,51 +684,77 @@ fn when_a_link_fails_its_connections_move() {
     assert_eq!(all(&mut group), [Did::Say(new, true, Body::DeleteLink(unknown))]);
 }
 
-/// Whether a connection is to say nothing after it has moved, until when that is at most, and whether it may go on.
-fn held(group: &mut Group) -> (Option<bool>, Option<Time>, bool) {
+/// Whether a connection is to say nothing after it has moved, whether others are that begin now, and whether all may go on.
+fn held(group: &mut Group) -> (Option<bool>, bool, bool) {
     let did = all(group);
     let hold = did.iter().find_map(|did| match did {
         Did::Do(Action::Move { hold, .. }) => Some(*hold),
         _ => None,
     });
-    (hold, group.held_until, did.contains(&Did::Do(Action::Release)))
+    (hold, group.holds(), did.contains(&Did::Do(Action::Release)))
+}
+
+fn validation(token: Token) -> [u8; crate::cdc::CDC_LEN] {
+    let producer_flags = ProducerFlags::FAILOVER_VALIDATION;
+    Cdc { token, producer_flags, ..Cdc::default() }.emit()
 }
 
 #[test]
-fn connections_that_have_moved_wait_for_linux_to_leave_the_link_but_not_for_long() {
-    // A server that does not answer.
-    let (mut group, ..) = client_with_two();
-    group.on_link_failed(FIRST, START);
-    assert_eq!(held(&mut group), (Some(true), Some(after(200)), false));
-    assert_eq!(group.next_deadline(), Some(after(200)));
-    group.on_deadline(after(199));
-    assert_eq!(held(&mut group), (None, Some(after(200)), false));
-    group.on_deadline(after(200));
-    assert_eq!(held(&mut group), (None, None, true));
-    // One that was first to say so, and has left it.
-    let (mut group, _, new) = client_with_two();
+fn a_clients_connections_that_have_moved_wait_for_linux_to_leave_the_link() {
     let reason = DeleteReason::LostPath;
     let gone = DeleteLink { link: Some(1), orderly: true, reason };
-    hear(&mut group, new, false, Body::DeleteLink(gone), START);
-    assert_eq!(held(&mut group), (Some(false), None, false));
-    // A client, which answers; or it has asked, and has left it.
-    for asks in [false, true] {
-        let (mut group, new) = server_offering();
+    // The server says so by its own moves, or when it deletes the link, or never.
+    for how in 0..3 {
+        let (mut group, token, new) = client_with_two();
+        let other = group.open(Some(new)).unwrap().token;
+        group.on_link_failed(FIRST, START);
+        assert_eq!(held(&mut group), (Some(true), true, false));
+        // What came over the lost link, or says nothing of a move, is no sign of it.
+        for (link, bytes) in
+            [(FIRST, validation(token)), (new, Cdc { token, ..Cdc::default() }.emit())]
+        {
+            assert!(matches!(group.on_message(link, &bytes, START), Received::Cdc { .. }));
+            assert_eq!(held(&mut group), (None, true, false));
+        }
+        match how {
+            0 => drop(group.on_message(new, &validation(other), START)),
+            1 => drop(hear(&mut group, new, false, Body::DeleteLink(gone), START)),
+            _ => group.on_deadline(after(3_999)),
+        }
+        if how == 2 {
+            assert_eq!(held(&mut group), (None, true, false));
+            group.on_deadline(after(4_000));
+        }
+        assert_eq!(held(&mut group), (None, false, true), "{how}");
+    }
+    // One that was first to say so has left it.
+    for moves in [false, true] {
+        let (mut group, token, new) = client_with_two();
+        if moves {
+            group.on_message(new, &validation(token), START);
+        } else {
+            hear(&mut group, new, false, Body::DeleteLink(gone), START);
+        }
+        assert_eq!(held(&mut group), (Some(false), false, false));
+    }
+}
+
+#[test]
+fn neither_shunt_nor_a_client_is_waited_for() {
+    for shunt in [false, true] {
+        let terms = terms(shunt, 2);
+        let (mut group, new) = server_offering_by(terms);
         let opened = group.open(Some(FIRST)).unwrap();
         group.reach(opened.token, FIRST, RKey(5), 0x500).unwrap();
         hear(&mut group, FIRST, true, Body::AddLink(add_link()), START);
         hear(&mut group, new, true, confirm_link(2), START);
         let _ = all(&mut group);
-        if asks {
-            hear(&mut group, new, false, Body::DeleteLink(gone), START);
-            assert_eq!(held(&mut group), (Some(false), None, false));
-        } else {
-            group.on_link_failed(FIRST, START);
-            assert_eq!(held(&mut group), (Some(true), Some(after(200)), false));
-            hear(&mut group, new, true, Body::DeleteLink(gone), START);
-            assert_eq!(held(&mut group), (None, None, true));
-        }
+        group.on_link_failed(FIRST, START);
+        assert_eq!(held(&mut group), (Some(false), false, false));
     }
+    let (mut group, ..) = client_with_two_by(true);
+    group.on_link_failed(FIRST, START);
+    assert_eq!(held(&mut group), (Some(false), false, false));
 }
 
 #[test]
@@ -733,7 +764,9 @@ fn the_peers_move_is_believed() {
     let cdc = Cdc { token, producer_flags: flags, ..Cdc::default() };
     let received = group.on_message(new, &cdc.emit(), START);
     assert_eq!(received, Received::Cdc { token, cdc });
-    assert_eq!(all(&mut group)[0], Did::Do(Action::LinkDown(FIRST)));
+    let did = all(&mut group);
+    assert_eq!(did[0], Did::Do(Action::LinkDown(FIRST)));
+    assert!(matches!(did[1], Did::Do(Action::Move { hold: false, .. })), "nothing is waited for");
     // What had come over the old link before is still for the connection.
     let late = Cdc { token, ..Cdc::default() };
     assert_eq!(group.on_message(FIRST, &late.emit(), START), Received::Cdc { token, cdc: late });
@@ -794,7 +827,10 @@ fn links_that_cannot_be_are_rejected() {
 
 /// A server's group that has offered a second link.
 fn server_offering() -> (Group, LinkSlot) {
-    let terms = terms(false, 2);
+    server_offering_by(terms(false, 2))
+}
+
+fn server_offering_by(terms: Terms) -> (Group, LinkSlot) {
     let mut group = Group::server(limits(), &proposed(terms), end(1));
     group.first_contact(&peer_end(Some(terms)), START);
     let _ = all(&mut group);

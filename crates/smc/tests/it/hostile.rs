@@ -94,7 +94,11 @@ pub(crate) fn run(program: &[u8]) {
                 }
             }
             9 if !tickets.is_empty() => conn.completed(tickets.remove(0)),
-            10 => conn.moved(Remote { rkey: RKey(2), vaddr: BASE }),
+            10 => match op / 12 {
+                0..=9 => conn.moved(Remote { rkey: RKey(2), vaddr: BASE }),
+                10..=15 => conn.hold(),
+                _ => conn.release(),
+            },
             11 => match op / 12 {
                 0..=9 => conn.shutdown_write(),
                 10..=18 => conn.close(),

@@ -156,30 +156,60 @@ fn a_client_whose_link_is_lost_before_it_has_confirmed_goes_by_tcp() {
     assert!((0..3).any(|_| with_two_links().is_none_or(goes_by_tcp)));
 }
 
-/// What is held after a move does not wait for anything else to happen once it may go.
+/// A server that does not say that it is Shunt, as Linux does not, still uses a link that is lost until it has heard of that.
 #[test]
-fn what_waits_for_the_peer_to_leave_a_lost_link_goes_with_its_answer() {
-    let Some(hosts) = Hosts::new(&[]) else { return };
-    let all = talk(&hosts, 2);
-    if hosts.by_smc(2) != 2 {
+fn what_a_connection_has_to_say_after_a_move_waits_until_linux_has_left_the_lost_link() {
+    let settings = [("max_links", "2"), ("testlink_time", "0")];
+    let Some(hosts) = Hosts::with_two_addresses(&settings) else { return };
+    let [here, there] = hosts.addresses;
+    let ((ours, mut near), (mut far, theirs)) = (tcp(here, there), tcp(here, there));
+    let client = hosts.give(0, ours, Role::Client, there);
+    let server = hosts.give(1, theirs, Role::Server, here);
+    if !pass(&mut near, &mut far) {
         return;
     }
-    let place = |vector: &mut Vector| by_smc(vector)[0].place;
-    let held = within(&hosts.engines[0], place);
-    within(&hosts.engines[0], move |vector| vector.hold(held.group, held.token, true));
-    let ([client, server], [other, far]) = (&all[0], &all[1]);
-    client.send(b"later");
-    // What is sent after it comes meanwhile, and what the peer says is heard.
-    for _ in 0..3 {
-        other.send(b"now");
-        assert_eq!(far.receive_all(3), b"now");
-        server.send(b"hear");
-        assert_eq!(client.receive_all(4), b"hear");
+    let mut message = vec![0; 1 << 16];
+    let n = far.read(&mut message).unwrap();
+    let Ok(Message::Accept(Answer::Rdma(mut accept))) = Message::parse(&message[..n]) else {
+        return;
+    };
+    let first = accept.v2.as_mut().and_then(|v2| v2.first.as_mut());
+    let says = first.and_then(|first| first.v2x.as_mut()).expect("first contact");
+    (says.vendor, says.reserved) = ([0; 4], [0; 8]);
+    near.write_all(&Message::Accept(Answer::Rdma(accept)).emit()).unwrap();
+    if !pass(&mut near, &mut far) || hosts.by_smc(1) != 1 {
+        return;
     }
-    let writes = within(&hosts.engines[0], |vector| vector.stat.writes_tx);
-    within(&hosts.engines[0], move |vector| vector.release(held.group, sys::call::now_ns()));
-    assert_eq!(server.receive_all(5), b"later");
-    assert!(within(&hosts.engines[0], |vector| vector.stat.writes_tx) > writes, "not before");
+    hosts.wait("two links", |h| h.engines.iter().all(|e| links(e) == 2));
+    client.send(b"before");
+    assert_eq!(server.receive_all(6), b"before");
+    client.wait("all to be released", |g| g.unreleased() == 0);
+
+    let go = stop(&hosts.engines[1]);
+    let before = within(&hosts.engines[0], |vector| {
+        let qpn = by_smc(vector)[0].qpn;
+        let writes = vector.stat.writes_tx;
+        vector.on_link_failed(qpn, Status::RetryExceeded, sys::call::now_ns());
+        writes
+    });
+    client.send(b"after");
+    let looked = |vector: &mut Vector| {
+        let unsent = by_smc(vector)[0].pump.unsent();
+        (unsent, vector.stat.writes_tx)
+    };
+    client.wait("it to be seen", |_| {
+        let (unsent, writes) = within(&hosts.engines[0], looked);
+        unsent > 0 || writes > before
+    });
+    assert_eq!(within(&hosts.engines[0], looked), (5, before));
+    drop(go);
+    assert_eq!(server.receive_all(5), b"after");
+    server.send(b"and back");
+    assert_eq!(client.receive_all(8), b"and back");
+    let holds = |vector: &mut Vector| {
+        vector.groups.get(by_smc(vector)[0].place.group).map(|group| group.holds())
+    };
+    assert_eq!(within(&hosts.engines[0], holds), Some(false));
 }
 
 /// The Accept cannot be taken back before the client has spoken, and its Confirm is for a link that nobody will answer on.
