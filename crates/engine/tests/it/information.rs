@@ -34,7 +34,7 @@ const SHORT_NAME: u8 = 40;
 /// FileFsControlInformation (MS-FSCC 2.5.2).
 const FS_CONTROL: u8 = 6;
 
-fn enter(place: &Place) -> Client {
+pub(crate) fn enter(place: &Place) -> Client {
     Client::enter(place.address(), Offer::default(), "alice", "files")
 }
 
@@ -48,7 +48,7 @@ fn ask<'a>(name: &'a [u8], access: Access, options: CreateOptions) -> create::Re
     create::Request { access, options, share: ShareAccess::all(), ..Client::create_body(name) }
 }
 
-fn open_as(
+pub(crate) fn open_as(
     client: &mut Client,
     name: &str,
     access: Access,
@@ -70,12 +70,12 @@ fn shut(client: &mut Client, file: FileId) {
     client.call(Command::Close, &close::Request { file, ..close::Request::default() }).good();
 }
 
-fn query(client: &mut Client, file: FileId, class: u8, output_max: u32) -> Answer {
+pub(crate) fn query(client: &mut Client, file: FileId, class: u8, output_max: u32) -> Answer {
     let subject = query_info::Subject::File;
     query_about(client, file, (subject, class, 0), output_max, &[])
 }
 
-fn query_about(
+pub(crate) fn query_about(
     client: &mut Client,
     file: FileId,
     (subject, class, additional): (query_info::Subject, u8, u32),
@@ -87,11 +87,11 @@ fn query_about(
     client.call(Command::QueryInfo, &body)
 }
 
-fn told(answer: &Answer) -> Vec<u8> {
+pub(crate) fn told(answer: &Answer) -> Vec<u8> {
     query_info::Response::parse(&answer.message).unwrap().data.to_vec()
 }
 
-fn set(client: &mut Client, file: FileId, class: u8, data: &[u8]) -> NtStatus {
+pub(crate) fn set(client: &mut Client, file: FileId, class: u8, data: &[u8]) -> NtStatus {
     let subject = set_info::Subject::File;
     let body = set_info::Request { subject, class, additional: 0, file, data };
     client.call(Command::SetInfo, &body).status()

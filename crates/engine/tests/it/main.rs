@@ -12,6 +12,7 @@ mod folders;
 mod hostile;
 mod information;
 mod late;
+mod levels;
 mod mounted;
 mod opens;
 mod place;

@@ -120,12 +120,10 @@ impl Inner {
                 extra.secured = true;
             } else if let Some(name) = self.ea_name(name) {
                 let len = xattr::len(path, name, follow).unwrap_or(0);
-                extra.ea_size = extra.ea_size.saturating_add(xattr::full_ea_len(name, len));
+                // Each begins at a multiple of four: clients ask for them with as much room as they are told here.
+                let before = extra.ea_size.checked_next_multiple_of(4).unwrap_or(u32::MAX);
+                extra.ea_size = before.saturating_add(xattr::full_ea_len(name, len));
             }
-        }
-        if extra.ea_size > 0 {
-            // Samba and Windows count the length of the list itself.
-            extra.ea_size = extra.ea_size.saturating_add(4);
         }
         Ok(extra)
     }
