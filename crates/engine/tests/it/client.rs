@@ -17,7 +17,7 @@ use smb::session::Dialect;
 use smb::wire::compound::Compound;
 use smb::wire::header::{Command, Flags, HEADER_LEN, Header, Target, link_next};
 use smb::wire::negotiate::{self, Capabilities, CompressionFlags, Context, SecurityMode};
-use smb::wire::{Encode, U16s, create, read, session_setup, tree_connect, write};
+use smb::wire::{Encode, U16s, create, query_directory, read, session_setup, tree_connect, write};
 use smb::{
     Access, CreateOptions, Disposition, FileId, FileTime, Guid, MessageId, NtStatus, SessionId,
     TreeId,
@@ -710,6 +710,9 @@ fn charge(message: &[u8]) -> u16 {
     let payload = match Header::parse(message).expect("a header").command {
         Command::Read => read::Request::parse(message).map_or(0, |read| read.payload_len()),
         Command::Write => write::Request::parse(message).map_or(0, |write| write.payload_len()),
+        Command::QueryDirectory => {
+            query_directory::Request::parse(message).map_or(0, |query| query.payload_len())
+        }
         _ => 0,
     };
     // No more than it has: what wants more is refused.

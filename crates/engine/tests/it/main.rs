@@ -21,4 +21,5 @@ mod reparse;
 mod rights;
 mod sequences;
 mod sessions;
+mod settings;
 mod unix;

@@ -86,8 +86,8 @@ pub const SETTINGS: &[Setting] = &[
     setting(
         "signing",
         "off|offered|required",
-        "whether messages are signed: not unless the client insists, when the client wishes, or always; \
-         required keeps guests out [offered]",
+        "whether messages are signed: when the client wishes, which off says as well since no SMB2 server may refuse it, or \
+         always; required keeps guests out [offered]",
     ),
     setting(
         "encryption",
