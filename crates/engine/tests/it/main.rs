@@ -14,6 +14,7 @@ mod information;
 mod late;
 mod levels;
 mod mounted;
+mod negotiate;
 mod opens;
 mod place;
 mod posix;
