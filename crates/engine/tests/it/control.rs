@@ -343,3 +343,99 @@ fn what_nobody_knows_is_refused_as_clients_expect() {
     let (status, _) = call(&mut client, &control(code, file, &[]));
     assert_eq!(status, NtStatus::INVALID_DEVICE_REQUEST);
 }
+
+fn words(numbers: &[u32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+/// What Windows asks of files and volumes besides, of which there is little here.
+#[test]
+fn of_what_there_is_not_here_it_is_said_so() {
+    let (good_status, no) = (NtStatus::SUCCESS, NtStatus::NOT_SUPPORTED);
+    let bad = NtStatus::INVALID_PARAMETER;
+    let place = Place::new();
+    let mut client = enter(&place);
+    let (file, other) = (client.open("file"), client.open("other"));
+    assert_eq!(client.write(file, 0, &[7; 5000]), NtStatus::SUCCESS);
+    let unit = u32::try_from(rustix::fs::statvfs(place.folder()).unwrap().f_frsize).unwrap();
+    // No compression, no checksums, no snapshots (an empty list ends in two zeros), and the volume is not dirty.
+    assert_eq!(good(&mut client, Code::GET_COMPRESSION, file, &[]), [0, 0]);
+    let integrity = good(&mut client, Code::GET_INTEGRITY_INFORMATION, file, &[]);
+    assert_eq!(integrity, words(&[0, 0, unit, unit]));
+    let snapshots = good(&mut client, Code::SRV_ENUMERATE_SNAPSHOTS, file, &[]);
+    assert_eq!(snapshots, words(&[0, 0, 2, 0]));
+    assert_eq!(good(&mut client, Code::IS_VOLUME_DIRTY, file, &[]), [0; 4]);
+    let disc = good(&mut client, Code::QUERY_ON_DISK_VOLUME_INFO, file, &[]);
+    assert_eq!((disc.len(), &disc[..16]), (264, &[0xff; 16][..]), "nobody knows how many");
+    // An id is the same each time, and of each file another one.
+    let mut id = |file| good(&mut client, Code::CREATE_OR_GET_OBJECT_ID, file, &[]);
+    let (first, second) = (id(file), id(other));
+    assert_eq!((first.len(), &first[48..]), (64, &[0; 16][..]));
+    assert!(first != second && first == id(file));
+    // All of a file is valid; a length of 5,000 from 1,000 on is 4,000.
+    let regions = good(&mut client, Code::QUERY_FILE_REGIONS, file, &[]);
+    let region = |offset, len| [range(offset, len), words(&[1, 0])].concat();
+    let head = words(&[0, 1, 1, 0]);
+    assert_eq!(regions, [head.clone(), region(0, 5000)].concat());
+    let some = [range(1000, 5000), words(&[1, 0])].concat();
+    let regions = good(&mut client, Code::QUERY_FILE_REGIONS, file, &some);
+    assert_eq!(regions, [head, region(1000, 4000)].concat());
+    // What it is already may be set, and nothing else.
+    for (code, input, status) in [
+        (Code::SET_COMPRESSION, vec![0, 0], good_status),
+        (Code::SET_COMPRESSION, vec![2, 0], no),
+        (Code::SET_COMPRESSION, vec![9, 0], bad),
+        (Code::SET_COMPRESSION, vec![0], bad),
+        (Code::SET_INTEGRITY_INFORMATION, words(&[0xffff, 0]), good_status),
+        (Code::SET_INTEGRITY_INFORMATION, words(&[2, 0]), no),
+        (Code::SET_INTEGRITY_INFORMATION, words(&[7, 0]), bad),
+        (Code::LMR_REQUEST_RESILIENCY, words(&[1000, 0]), no),
+    ] {
+        let (got, _) = call(&mut client, &control(code, file, &input));
+        assert_eq!(got, status, "{code:?} {input:?}");
+    }
+    // Who is sent to another server by a file system that is distributed: nobody.
+    for code in [Code::DFS_GET_REFERRALS, Code::DFS_GET_REFERRALS_EX] {
+        let (status, _) = call(&mut client, &control(code, FileId::ALL_ONES, &[4, 0]));
+        assert_eq!(status, NtStatus::INVALID_DEVICE_REQUEST, "{code:?}");
+    }
+    let mut client = Client::enter(place.address(), Offer::default(), "alice", "IPC$");
+    let (status, _) =
+        call(&mut client, &control(Code::DFS_GET_REFERRALS, FileId::ALL_ONES, &[4, 0]));
+    assert_eq!(status, NtStatus::FS_DRIVER_REQUIRED, "as Windows without that service says");
+}
+
+/// FSCTL_PIPE_WAIT and FSCTL_PIPE_PEEK; FSCTL_PIPE_TRANSCEIVE is how shares are listed.
+#[test]
+fn pipes_are_waited_for_and_looked_into() {
+    let place = Place::new();
+    let mut client = Client::enter(place.address(), Offer::default(), "alice", "IPC$");
+    // Timeout, length of the name, whether it is there, padding, the name.
+    let waiting = |name: &str| {
+        let name = utf16(name);
+        let len = u32::try_from(name.len()).unwrap().to_le_bytes();
+        [&[0; 8][..], &len, &[1, 0], &name].concat()
+    };
+    for (name, status) in
+        [("srvsvc", NtStatus::SUCCESS), ("spoolss", NtStatus::OBJECT_NAME_NOT_FOUND)]
+    {
+        let input = waiting(name);
+        let (got, _) = call(&mut client, &control(Code::PIPE_WAIT, FileId::ALL_ONES, &input));
+        assert_eq!(got, status, "{name}");
+    }
+    let name = utf16("srvsvc");
+    let answer = client.call(Command::Create, &Client::create_body(&name)).good();
+    let pipe = create::Response::parse(&answer.message).unwrap().file;
+    assert_eq!(good(&mut client, Code::PIPE_PEEK, pipe, &[]), words(&[3, 0, 0, 0]));
+    // A BIND of srvsvc, to which the answer waits.
+    let mut bind = b"\x05\x00\x0b\x03\x10\0\0\0\x48\0\0\0\x01\0\0\0\xb8\x10\xb8\x10\0\0\0\0\x01\0\0\0\0\0\x01\0".to_vec();
+    bind.extend(b"\xc8\x4f\x32\x4b\x70\x16\xd3\x01\x12\x78\x5a\x47\xbf\x6e\xe1\x88\x03\0\0\0");
+    bind.extend(b"\x04\x5d\x88\x8a\xeb\x1c\xc9\x11\x9f\xe8\x08\x00\x2b\x10\x48\x60\x02\0\0\0");
+    assert_eq!(client.write(pipe, 0, &bind), NtStatus::SUCCESS);
+    let (status, peeked) = call(&mut client, &control(Code::PIPE_PEEK, pipe, &[]));
+    assert_eq!(status, NtStatus::BUFFER_OVERFLOW, "there is more than is told");
+    let answer = client.read(pipe, 0, 4280).unwrap();
+    assert_eq!(peeked, words(&[3, u32::try_from(answer.len()).unwrap(), 1, 0]));
+    assert_eq!(answer[2], 12, "BIND_ACK");
+    assert_eq!(good(&mut client, Code::PIPE_PEEK, pipe, &[]), words(&[3, 0, 0, 0]));
+}

@@ -301,3 +301,33 @@ fn a_share_may_be_closed_to_guests() {
     alice.sign = true;
     assert_eq!(alice.enter_tree("secret"), Ok(()));
 }
+
+/// The sockets that listen at a port of this host (`/proc/net/tcp`: the local address, and the state 0A).
+fn listening(port: u16) -> usize {
+    let all = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let local = format!(":{port:04X}");
+    let listens = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let at = fields.next().is_some_and(|address| address.ends_with(&local));
+        at && fields.nth(1) == Some("0A")
+    };
+    all.lines().filter(listens).count()
+}
+
+/// Over which the kernel spreads connections (SO_REUSEPORT).
+#[test]
+fn each_loop_has_a_queue_of_connections_of_its_own() {
+    for vectors in [1, 3] {
+        let place = Place::with(|config| config.vectors = vectors);
+        assert_eq!(listening(place.address().port()), vectors);
+        let mut clients: Vec<_> = (0..2 * vectors).map(|_| enter(&place)).collect();
+        let mut loops: Vec<_> =
+            place.stat().sessions.iter().map(|session| session.channels[0].vector).collect();
+        loops.sort_unstable();
+        let twice: Vec<_> = (0..vectors).flat_map(|vector| [vector, vector]).collect();
+        assert!(loops == twice, "{loops:?}");
+        for client in &mut clients {
+            client.call(Command::Echo, &bare::Request).good();
+        }
+    }
+}
