@@ -3,9 +3,10 @@
 use std::os::unix::fs::MetadataExt;
 
 use smb::fscc::Ea;
+use smb::wire::context::Requested;
 use smb::wire::header::Command;
-use smb::wire::{create, query_info};
-use smb::{Access, Attributes, CreateOptions, FileId, FileTime, NtStatus};
+use smb::wire::{close, create, query_info};
+use smb::{Access, Attributes, CreateAction, CreateOptions, FileId, FileTime, NtStatus};
 
 use crate::client::{Client, Offer, utf16};
 use crate::information::{enter, open_as, query, query_about, set, told};
@@ -139,6 +140,38 @@ fn each_level_tells_of_a_file_what_the_host_knows() {
         let status = query(&mut client, file, class, 4096).status();
         assert_eq!(status, NtStatus::INVALID_INFO_CLASS, "{class}");
     }
+}
+
+/// SMB2_CREATE_EA_BUFFER and SMB2_CREATE_ALLOCATION_SIZE: of a file that is new, and of no other.
+#[test]
+fn a_new_file_has_what_its_create_says_and_one_that_is_there_what_it_had() {
+    const ASIDE: u64 = 1 << 20;
+    let place = Place::new();
+    let mut client = enter(&place);
+    let name = utf16("file");
+    let mut make = |value: &[u8], aside| {
+        let ea = Ea { flags: 0, name: "ONE".to_owned(), value: value.to_vec() };
+        let mut list = Vec::new();
+        smb::fscc::put_eas(&[ea], 4096, &mut list).unwrap();
+        let contexts =
+            Requested { ea: Some(&list), allocation: Some(aside), ..Requested::default() };
+        let access = Access::FILE_ALL;
+        let body = create::Request { contexts, access, ..Client::create_body(&name) };
+        let answer = client.call(Command::Create, &body).good();
+        let made = create::Response::parse(&answer.message).unwrap();
+        let has = smb::fscc::parse_eas(&ask(&mut client, made.file, FULL_EA)).unwrap();
+        let shut = close::Request { file: made.file, ..close::Request::default() };
+        let (action, size, allocation) = (made.action, made.size, made.allocation);
+        client.call(Command::Close, &shut).good();
+        (action, size, allocation, has[0].value.clone())
+    };
+    let (action, size, allocation, value) = make(b"first", ASIDE);
+    assert_eq!((action, size, &value[..]), (CreateAction::Created, 0, &b"first"[..]));
+    assert!(allocation >= ASIDE, "{allocation}");
+    let host = place.folder().join("file").metadata().unwrap();
+    assert_eq!((host.len(), host.blocks() * 512), (0, allocation));
+    let again = make(b"second", 2 * ASIDE);
+    assert_eq!(again, (CreateAction::Opened, 0, allocation, b"first".to_vec()));
 }
 
 #[test]
