@@ -72,6 +72,32 @@ fn each_logon_and_each_that_failed_is_a_line_that_says_why() {
     assert!(server.client("ann%first", "all", "ls").0, "who guesses locks out only who is guessed");
 }
 
+#[test]
+fn who_wants_no_lines_of_logons_has_none_and_they_are_counted() {
+    need!("smbclient");
+    let place = Place::new("quiet");
+    let (users, control) = (place.word("users"), place.word("control"));
+    place.done(&["serve", "user", "add", "ann", "--users", &users], "first\n");
+    configure(&place, "");
+    for audit in [true, false] {
+        let log = place.path("log");
+        let mut command = place.shunt(&["serve"]);
+        if !audit {
+            command.arg("--audit=off");
+        }
+        command.stderr(File::create(&log).unwrap());
+        let server = Server::start(command);
+        assert!(server.client("ann%first", "all", "ls").0);
+        assert!(!server.client("ann%other", "all", "ls").0);
+        let stat = place.done(&["stat", "smb", "--control", &control], "");
+        contains(&stat, &["logons: user 1; refused: wrong password 1\n"]);
+        let said = fs::read_to_string(&log).unwrap();
+        for line in ["logged on", "not let in"] {
+            assert_eq!(said.contains(line), audit, "{line}: {said}");
+        }
+    }
+}
+
 /// The last line of the log that says this says it of that logon.
 fn of_logon(log: &str, says: &str, logon: &str, good: bool) {
     let name = logon.split('%').next().unwrap_or_default();
