@@ -237,6 +237,79 @@ fn where_io_uring_is_forbidden_it_serves_without_and_says_so() {
     let _ = fs::remove_file(log);
 }
 
+/// The bytes that calls have moved, by what strace wrote of them: those that leave them to the kernel, and those by which they
+/// pass through the process.
+fn moved(log: &str) -> (u64, u64) {
+    let mut sums = (0, 0);
+    let log = fs::read_to_string(log).unwrap_or_default();
+    for line in log.lines() {
+        // "12 splice(9, …) = 65536", or the second half of it: "12 <... splice resumed>) = 65536".
+        let Some((call, result)) = line.rsplit_once(" = ") else { continue };
+        let digits = result.split(' ').next().unwrap_or_default();
+        let Ok(bytes) = digits.parse::<u64>() else { continue };
+        let by_kernel = call.contains("splice(") || call.contains("splice resumed");
+        let sum = if by_kernel { &mut sums.0 } else { &mut sums.1 };
+        *sum += bytes;
+    }
+    sums
+}
+
+/// Large reads and writes of what is in memory: file to pipe to socket, and back. By `send = "copy"` they are copied, which
+/// the same counting sees.
+#[test]
+fn what_is_spliced_does_not_pass_through_the_server() {
+    const PIECE: usize = 512 << 10;
+    const PIECES: u64 = 8;
+    const ALL: u64 = PIECES * PIECE as u64;
+    need!("strace");
+    let Some(folder) = Folder::in_memory() else { return };
+    let logs = Folder::new();
+    let log = logs.file("log");
+    let log = log.to_str().unwrap();
+    let calls = "trace=splice,vmsplice,read,pread64,readv,preadv,preadv2,write,pwrite64,writev,pwritev,pwritev2,\
+                 recvfrom,recvmsg,sendto,sendmsg";
+    let strace = ["strace", "-f", "-qq", "-o", log, "-e", calls];
+    let tried = std::process::Command::new(strace[0]).args(&strace[1..]).arg("true").output();
+    if !tried.unwrap().status.success() {
+        skipped("strace may not look at what it starts");
+        return;
+    }
+    let data = serve_safety::block(5, PIECE);
+    for send in ["splice", "copy"] {
+        let how = format!("--send={send}");
+        // What a ring is told to receive, strace does not see.
+        let words = [&*how, "--uring=off"];
+        let mut server = serve_safety::Server::start_as(folder.path(), 0, &strace, &words);
+        let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+        client.signs_no_more();
+        let file = client.open(send).unwrap();
+        for writes in [true, false] {
+            let before = moved(log);
+            for offset in (0..PIECES).map(|piece| piece * PIECE as u64) {
+                if writes {
+                    client.write(file, offset, &data, false).unwrap();
+                } else {
+                    let read = client.read(file, offset, u32::try_from(PIECE).unwrap()).unwrap();
+                    assert!(read == data, "{send}: what came back is another");
+                }
+            }
+            let (mut spliced, mut copied) = (0, 0);
+            until("all of it is in the log", LIMIT, || {
+                let after = moved(log);
+                (spliced, copied) = (after.0 - before.0, after.1 - before.1);
+                spliced + copied >= ALL / 8 * 15
+            });
+            if send == "splice" {
+                // Into a pipe and out of it, but for what of a write comes along with its head.
+                assert!(copied < ALL / 8, "{copied} bytes beside {spliced}, writes: {writes}");
+            } else {
+                assert!(spliced == 0, "{spliced}, {copied}, writes: {writes}");
+            }
+        }
+        server.must_live();
+    }
+}
+
 #[test]
 fn it_serves_without_any_rights() {
     need!("smbclient");
