@@ -349,6 +349,33 @@ fn who_opens_a_file_waits_until_the_other_has_let_go_of_its_oplock() {
 }
 
 #[test]
+fn an_open_that_waits_can_be_cancelled_and_is_none() {
+    let place = Place::new();
+    let (mut alice, mut bob) = (enter(&place), other(&place));
+    let hers = cache(&mut alice, "cached.txt", OplockLevel::Batch, Requested::default());
+    let file = created(&hers).file;
+    let name = utf16("cached.txt");
+    // It would empty the file, if it came to that.
+    let empties =
+        create::Request { disposition: Disposition::Overwrite, ..Client::create_body(&name) };
+    assert_eq!(alice.write(file, 0, b"hers"), NtStatus::SUCCESS);
+    bob.send_one(request(Command::Create, &empties));
+    let pending = bob.receive();
+    assert_eq!(pending.status(), NtStatus::PENDING);
+    alice.receive_break();
+    bob.cancel(&pending);
+    let cancelled = bob.receive();
+    assert_eq!(cancelled.status(), NtStatus::CANCELLED);
+    assert_eq!(cancelled.header.async_id(), pending.header.async_id());
+    // What was asked of her is to be answered all the same, and then nobody else has the file.
+    let said = oplock_break::Request { level: OplockLevel::None, file };
+    alice.call(Command::OplockBreak, &said).good();
+    assert_eq!(alice.read(file, 0, 100).as_deref(), Ok(&b"hers"[..]));
+    assert_eq!(place.counts().opens, 1);
+    bob.call(Command::Echo, &bare::Request).good();
+}
+
+#[test]
 fn who_empties_a_file_keeps_the_oplock_that_it_got_for_it() {
     let place = Place::new();
     let (mut alice, mut bob) = (enter(&place), other(&place));
