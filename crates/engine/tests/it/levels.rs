@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use smb::fscc::Ea;
 use smb::wire::context::Requested;
 use smb::wire::header::Command;
-use smb::wire::{close, create, query_info};
+use smb::wire::{close, create, query_directory, query_info};
 use smb::{Access, Attributes, CreateAction, CreateOptions, FileId, FileTime, NtStatus};
 
 use crate::client::{Client, Offer, utf16};
@@ -19,6 +19,7 @@ const INTERNAL: u8 = 6;
 const EA: u8 = 7;
 const ACCESS: u8 = 8;
 const NAME: u8 = 9;
+const DISPOSITION: u8 = 13;
 const POSITION: u8 = 14;
 const FULL_EA: u8 = 15;
 const MODE: u8 = 16;
@@ -139,6 +140,74 @@ fn each_level_tells_of_a_file_what_the_host_knows() {
     for class in [0, 1, 2, 3, 10, 11, 12, 13, 19, 20, 25, 37, 39, 40, 60, 64, POSIX, 255] {
         let status = query(&mut client, file, class, 4096).status();
         assert_eq!(status, NtStatus::INVALID_INFO_CLASS, "{class}");
+    }
+}
+
+/// Of a file, a stream of it, a folder, the root of the share, what is to be deleted, and what is listed of each.
+#[test]
+fn what_several_levels_tell_is_the_same_in_all_of_them() {
+    const IDS: u8 = 37;
+    let place = Place::new();
+    let mut client = enter(&place);
+    let (file, folder) = (CreateOptions::empty(), CreateOptions::DIRECTORY_FILE);
+    let access = Access::FILE_READ | Access::FILE_WRITE | Access::DELETE;
+    for (name, options, size, is_folder) in [
+        ("Folder", folder, 0, true),
+        ("Folder\\File", file, 5000, false),
+        ("Folder\\File:Stream", file, 300, false),
+        ("Folder\\gone", file, 10, false),
+        ("", folder, 0, true),
+    ] {
+        let open = open_as(&mut client, name, access, options).unwrap();
+        if !is_folder {
+            assert_eq!(client.write(open, 0, &vec![7; size]), NtStatus::SUCCESS);
+        }
+        let goes = name.ends_with("gone");
+        if goes {
+            assert_eq!(set(&mut client, open, DISPOSITION, &[1]), NtStatus::SUCCESS);
+        }
+        let parts = [BASIC, STANDARD, INTERNAL, EA, ACCESS, POSITION, MODE, ALIGNMENT, NAME];
+        let told = parts.map(|class| ask(&mut client, open, class));
+        let mut all = told.concat();
+        // The structure has a place for the first letter of a name, and ends where the next may begin.
+        all.resize(all.len().max(104), 0);
+        assert_eq!(ask(&mut client, open, ALL), all, "{name}");
+        let [basic, standard, internal, ..] = told;
+        let network = [&basic[..32], &standard[..16], &basic[32..36], &[0; 4]].concat();
+        assert_eq!(ask(&mut client, open, NETWORK_OPEN), network, "{name}");
+        let attributes = [&basic[32..36], &[0; 4]].concat();
+        assert_eq!(ask(&mut client, open, ATTRIBUTE_TAG), attributes, "{name}");
+        let compression = [&standard[8..16], &[0; 8]].concat();
+        assert_eq!(ask(&mut client, open, COMPRESSION), compression, "{name}");
+        assert_eq!(ask(&mut client, open, ID)[8..16], internal, "{name}");
+        assert_eq!(standard[8..16], (size as u64).to_le_bytes(), "{name}");
+        let links = u32::from(!goes).to_le_bytes();
+        assert_eq!(standard[16..], [&links[..], &[goes.into(), is_folder.into(), 0, 0]].concat());
+        let attributes =
+            Attributes::from_bits_retain(u32::from_le_bytes(*basic[32..].first_chunk().unwrap()));
+        assert_eq!(attributes.contains(Attributes::DIRECTORY), is_folder, "{name}");
+        if is_folder {
+            // "." in it is the folder itself.
+            let pattern = utf16(".");
+            let list = query_directory::Request {
+                class: IDS,
+                flags: query_directory::Flags::empty(),
+                index: 0,
+                file: open,
+                pattern: &pattern,
+                output_max: 4096,
+            };
+            let answer = client.call(Command::QueryDirectory, &list).good();
+            let entry = query_directory::Response::parse(&answer.message).unwrap().data;
+            // It has been read since it was last asked about, and may say so.
+            let times = [(8, 0), (24, 16), (32, 24)];
+            for (at, before) in times {
+                assert_eq!(entry[at..at + 8], basic[before..before + 8], "{name}: time at {at}");
+            }
+            assert_eq!(entry[56..60], basic[32..36], "{name}: attributes");
+            assert_eq!(entry[96..104], internal, "{name}");
+        }
+        client.call(Command::Close, &close::Request { file: open, ..Default::default() }).good();
     }
 }
 
