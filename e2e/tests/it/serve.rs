@@ -286,6 +286,47 @@ fn users_and_shares_are_what_was_said() {
     contains(&String::from_utf8_lossy(&nobody.stderr), &["no server answers"]);
 }
 
+/// More than one of what may be more than one, and nothing of it in a file but users.
+#[test]
+fn all_that_the_command_line_says_is_served() {
+    need!("smbclient");
+    let place = Place::new("words");
+    let (files, users) = (place.word("files"), place.word("users"));
+    fs::write(place.path("config.toml"), "").unwrap();
+    fs::create_dir(place.path("alone")).unwrap();
+    fs::write(place.path("alone/known"), "").unwrap();
+    fs::write(place.path("sent"), "there and back").unwrap();
+    place.done(&["serve", "user", "add", "carl", "--users", &users], "third\n");
+    // Free a moment ago.
+    let other = TcpListener::bind("[::1]:0").or_else(|_| TcpListener::bind("127.0.0.2:0"));
+    let other = other.unwrap().local_addr().unwrap();
+    let mut command = place.shunt(&["serve", "--listen", &other.to_string()]);
+    command.args(["--listen", "127.0.0.1:0", "--users", &users, "--guest"]);
+    command.args(["--user", "ann:first", "--user", "bob:second", "--control", "none"]);
+    command.args(["--share", &format!("kept={files}"), "--share", &format!("shown={files},ro")]);
+    let server = Server::start({
+        command.arg(place.path("alone"));
+        command
+    });
+    let (good, said) =
+        server.client("ann%first", "kept", &format!("put {} file", place.word("sent")));
+    assert!(good, "{said}");
+    let mut there = Command::new("smbclient");
+    there.args(["-I", &other.ip().to_string(), "-p", &other.port().to_string(), "-m", "SMB3"]);
+    there.args(["-U", "bob%second", "//server/shown", "-c"]);
+    let got = there.arg(format!("get file {}", place.word("back"))).output().unwrap();
+    assert!(got.status.success(), "{other}: {got:?}");
+    assert_eq!(fs::read_to_string(place.path("back")).unwrap(), "there and back");
+    let (good, said) = server.client("carl%third", "shown", "ls");
+    assert!(good && said.contains("  file "), "{said}");
+    contains(&server.client("carl%third", "shown", "rm file").1, &["ACCESS_DENIED"]);
+    assert!(place.path("files/file").exists());
+    // The folder that is named alone has its own name, and whom nobody knows is a guest.
+    let (good, said) = server.client("dora%whatever", "alone", "ls");
+    assert!(good && said.contains("  known "), "{said}");
+    contains(&server.client("ann%other", "alone", "ls").1, &["LOGON_FAILURE"]);
+}
+
 #[test]
 fn sessions_of_users_who_are_taken_out_end() {
     need!("smbclient");
