@@ -120,6 +120,9 @@ impl Inner {
                 extra.secured = true;
             } else if let Some(name) = self.ea_name(name) {
                 let len = xattr::len(path, name, follow).unwrap_or(0);
+                if len == 0 {
+                    continue;
+                }
                 // Each begins at a multiple of four: clients ask for them with as much room as they are told here.
                 let before = extra.ea_size.checked_next_multiple_of(4).unwrap_or(u32::MAX);
                 extra.ea_size = before.saturating_add(xattr::full_ea_len(name, len));

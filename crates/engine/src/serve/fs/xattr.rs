@@ -172,6 +172,8 @@ impl Handle {
         for whole in names.split(|byte| *byte == 0).filter_map(|name| self.share().ea_name(name)) {
             let value = match value(&path, whole) {
                 Err(Errno::NODATA) => continue,
+                // To clients what holds nothing is not there, and Windows takes it for damaged, says Samba.
+                Ok(value) if value.is_empty() => continue,
                 value => value.map_err(status)?,
             };
             let name = whole.strip_prefix(b"user.").unwrap_or(whole).to_vec();

@@ -214,6 +214,23 @@ fn eas_have_names_without_case() {
     });
 }
 
+/// Who sets one to nothing removes it: to clients there is none that holds nothing.
+#[test]
+fn what_holds_nothing_on_the_host_is_no_ea() {
+    on_each(|share, root| {
+        let file = create(share, "file", FILE);
+        for (name, value) in [("user.a", &b""[..]), ("user.b", b"held"), ("user.c", b"")] {
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(root.join("file"), name, value, flags).unwrap();
+        }
+        let held = Ea { name: b"b".to_vec(), value: b"held".to_vec() };
+        assert_eq!(file.eas().unwrap(), [held]);
+        assert_eq!(file.facts().unwrap().ea_size, 8 + 2 + 4);
+        file.set_ea(b"b", b"").unwrap();
+        assert_eq!((file.eas().unwrap(), file.facts().unwrap().ea_size), (Vec::new(), 0));
+    });
+}
+
 #[test]
 fn a_security_descriptor_is_kept() {
     on_each(|share, _| {
