@@ -80,6 +80,10 @@ fn each_field_tells_keys_apart() {
         Key::v6([0, 0x0a00_0001], [0, 0x0a00_0002], 7, 0),
         Key::v6([0, 0x0a00_0001], [0, 0x0a00_0002], 8, 0),
         Key::v6([1, 0x0a00_0001], [0, 0x0a00_0002], 7, 0),
+        Key::v6([0, 0x0a00_0003], [0, 0x0a00_0002], 7, 0),
+        Key::v6([0, 0x0a00_0001], [1, 0x0a00_0002], 7, 0),
+        Key::v6([0, 0x0a00_0001], [0, 0x0a00_0003], 7, 0),
+        Key::v6([0, 0x0a00_0001], [0, 0x0a00_0002], 7, 1),
     ];
     let mut seen: HashSet<u64> = HashSet::from([key.hash(&v4)]);
     for other in others {

@@ -1,3 +1,5 @@
+use std::mem::offset_of;
+
 use super::*;
 use crate::wire::{self, Packet};
 
@@ -91,4 +93,13 @@ fn a_lane_is_full_when_it_is_and_no_sooner() {
 fn room_has_bounds() {
     assert_eq!(lane(0).0.lane.cells.len(), 2);
     assert_eq!(lane(u32::MAX).0.lane.cells.len(), 1 << 20);
+}
+
+/// What one side writes for each fragment is on no line that the other writes to, nor fetched with one.
+#[test]
+fn both_ends_write_to_lines_of_their_own() {
+    const FETCHED: usize = 128;
+    let [sent, received] = [offset_of!(Lane, sent), offset_of!(Lane, received)];
+    assert_eq!(align_of::<Lane>() % FETCHED, 0);
+    assert!(sent.abs_diff(received) >= FETCHED && size_of::<Count>() == FETCHED);
 }

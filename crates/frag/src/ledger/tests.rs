@@ -1,3 +1,5 @@
+use std::mem::offset_of;
+
 use super::*;
 
 #[test]
@@ -162,4 +164,16 @@ fn no_limit_is_one_that_is_never_reached() {
     lease.redeem(1 << 40);
     drop(lease);
     assert_eq!(ledger.left(), ledger.limit());
+}
+
+/// Every core reads [`Wanted`] for each datagram that begins: what leases take from is not beside it.
+#[test]
+fn what_is_read_often_is_on_a_line_of_its_own() {
+    const LINE: usize = 64;
+    let line = |at: usize| at / LINE;
+    let wanted = line(offset_of!(Ledger, wanted));
+    assert!(align_of::<Ledger>() >= LINE && size_of::<Wanted>() == LINE);
+    let others =
+        [offset_of!(Ledger, memory), offset_of!(Ledger, promises), offset_of!(Ledger, seats)];
+    assert!(others.iter().all(|at| line(*at) != wanted), "{others:?}");
 }

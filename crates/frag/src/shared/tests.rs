@@ -1,6 +1,7 @@
 use testkit::fragments::{Family, Packet, Random, cases};
 
 use super::*;
+use crate::key::Key;
 use crate::limits::Config;
 use crate::output::{Datagram, Notice, NoticeKind, Released};
 use crate::overlap::Policy;
@@ -394,4 +395,36 @@ fn an_identification_that_has_come_round_is_told_over_all_buckets() {
     (0..33_000).for_each(|n| begin(&mut core, &mut out, n, waiting.protocol));
     push(&table, &mut core, &waiting.fragment(8, 16), 1, &mut out);
     assert_eq!((table.counters().datagrams(Reason::Stale), out.delivered), (1, 99_001));
+}
+
+/// A core at work in one bucket writes to no line of another, nor to one that is fetched with such a line.
+#[test]
+fn buckets_are_on_lines_of_their_own() {
+    const FETCHED: usize = 128;
+    let table = table(1 << 20);
+    let lines = |bucket: &Bucket<()>| {
+        let begin = std::ptr::from_ref(bucket).addr();
+        let last = begin + size_of_val(bucket) - 1;
+        [begin / FETCHED, last / FETCHED]
+    };
+    let all: Vec<_> = table.buckets.iter().map(lines).collect();
+    assert_eq!(all.len(), 16);
+    assert!(all.windows(2).all(|two| two[0][1] < two[1][0]), "{all:?}");
+}
+
+/// Datagrams that are all in one bucket for who has found out a secret are in all buckets where it is another one.
+#[test]
+fn nobody_aims_at_a_bucket() {
+    const BUCKETS: u32 = 16;
+    const AIMED: usize = 1600;
+    let of = |secret: u64| {
+        let limits = Config { shards: 2, ..Config::default() }.limits().expect("right");
+        Shared::<()>::new(&limits, BUCKETS, &HashKey::new([secret, 2]))
+    };
+    let (known, another) = (of(1), of(3));
+    let keys = (0..).map(|id| Key::v6([0xfd << 56, 1], [0xfd << 56, 2], id, 0));
+    let aimed: Vec<Key> = keys.filter(|key| known.steering.shard(key) == 5).take(AIMED).collect();
+    let mut counts = [0u32; BUCKETS as usize];
+    aimed.iter().for_each(|key| counts[another.steering.shard(key) as usize] += 1);
+    assert!(counts.iter().all(|n| (50..200).contains(n)), "{counts:?}");
 }

@@ -298,6 +298,25 @@ fn steering_is_even_and_the_same_for_all_fragments() {
     assert!(of.iter().all(|n| (800..1200).contains(n)), "{of:?}");
 }
 
+/// Datagrams that all go to one shard for who has found out a secret go to all where it is another one.
+#[test]
+fn nobody_aims_at_a_shard_of_several() {
+    let [known, another] = [77, 78].map(|secret| Steering::new(HashKey::new([secret, 1]), 8));
+    let mut of = [0u32; 8];
+    for family in [Family::V4, Family::V6] {
+        let key = |id| {
+            let first = Packet::new(family, id, vec![0; 16]).fragment(0, 8).emit();
+            match wire::parse(&first, 0) {
+                Ok(wire::Packet::Fragment(fragment)) => fragment.key,
+                other => panic!("{other:?}"),
+            }
+        };
+        let aimed = (0..60_000).map(key).filter(|key| known.shard(key) == 3);
+        aimed.take(800).for_each(|key| of[another.shard(&key) as usize] += 1);
+    }
+    assert!(of.iter().all(|n| (120..280).contains(n)), "{of:?}");
+}
+
 /// The core that began datagrams ends before they are complete; another one goes on.
 #[test]
 fn a_core_that_goes_leaves_its_datagrams_to_others() {
