@@ -241,12 +241,12 @@ const LIVE_FIELDS: &[(&str, &str)] = &[
     ("cpu", "CPUs that the workers kept busy"),
     (
         "frames, frame_bytes, ring_dropped, unread, other_frames, no_frame, handed_over, taken_over, lane_full, \
-         whole_packets, fragments, datagrams, bytes, fragments_lost, output_sent, output_dropped, output_failed, \
-         output_unwritten, output_surplus",
+         whole_packets, fragments, datagrams, bytes, fragments_delivered, fragments_lost, output_sent, output_dropped, \
+         output_failed, output_unwritten, output_surplus",
         "since the beginning: as the metrics with _total behind these names",
     ),
     (
-        "in_progress, memory_bytes",
+        "in_progress, fragments_in_progress, memory_bytes",
         "at the moment, as each worker has said within 50 ms: as the metrics of these names",
     ),
     (

@@ -106,6 +106,8 @@ pub struct Counters {
     pub datagrams: u64,
     /// Bytes of payload in those.
     pub bytes: u64,
+    /// Fragments that those came in.
+    pub fragments_delivered: u64,
     /// Fragments that were copied into compact blocks.
     pub copied: u64,
     /// Fragments dropped on their own, by reason.
@@ -131,12 +133,21 @@ impl Counters {
         self.datagrams_dropped[reason as usize]
     }
 
+    /// Fragments of datagrams that were in progress when this was counted: what has come, and is neither delivered nor
+    /// dropped nor lost.
+    #[must_use]
+    pub fn fragments_in_progress(&self) -> u64 {
+        let dropped: u64 = self.fragments_dropped.iter().sum();
+        self.fragments.saturating_sub(dropped + self.fragments_lost + self.fragments_delivered)
+    }
+
     /// Adds another shard's.
     pub fn add(&mut self, other: &Self) {
         self.whole += other.whole;
         self.fragments += other.fragments;
         self.datagrams += other.datagrams;
         self.bytes += other.bytes;
+        self.fragments_delivered += other.fragments_delivered;
         self.copied += other.copied;
         self.fragments_lost += other.fragments_lost;
         self.resized += other.resized;
@@ -171,10 +182,12 @@ mod tests {
         one.fragments_dropped[Reason::Tiny as usize] = 4;
         let mut two = Counters { datagrams: 5, copied: 6, resized: 7, ..one.clone() };
         two.datagrams_dropped[Reason::Ecn as usize] = 8;
-        two.fragments_lost = 9;
+        (two.fragments, two.fragments_lost, two.fragments_delivered) = (40, 9, 10);
+        assert_eq!(two.fragments_in_progress(), 40 - 4 - 9 - 10);
         one.add(&two);
-        assert_eq!((one.whole, one.fragments, one.bytes, one.datagrams), (2, 4, 6, 5));
+        assert_eq!((one.whole, one.fragments, one.bytes, one.datagrams), (2, 42, 6, 5));
         assert_eq!((one.copied, one.resized, one.fragments_lost), (6, 7, 9));
+        assert_eq!((one.fragments_delivered, one.fragments_in_progress()), (10, 42 - 8 - 9 - 10));
         assert_eq!((one.fragments(Reason::Tiny), one.datagrams(Reason::Ecn)), (8, 8));
     }
 }

@@ -458,6 +458,7 @@ impl<B> Table<B> {
         wire::finish(&incoming.packet[..usize::from(f.header_len)], &finish, &mut header);
         self.counters.datagrams += 1;
         self.counters.bytes += u64::from(f.len);
+        self.counters.fragments_delivered += 1;
         sink.datagram(&Datagram {
             key: &f.key,
             header: &header,
@@ -831,6 +832,7 @@ impl<B> Table<B> {
         };
         self.counters.datagrams += 1;
         self.counters.bytes += u64::from(len);
+        self.counters.fragments_delivered += u64::from(node.count);
         lease.pace.completed(u64::from(node.used));
         if let Some(shares) = self.sources.shares() {
             shares.learn(&lease.pace);

@@ -129,6 +129,8 @@ impl World {
         let dropped = counters.fragments_dropped.iter().sum::<u64>() + counters.fragments_lost;
         let there: u64 = all.iter().map(|n| u64::from(table.nodes[*n].count)).sum();
         assert_eq!(counters.fragments, dropped + self.out.fragments + there);
+        assert_eq!(counters.fragments_delivered, self.out.fragments);
+        assert_eq!(counters.fragments_in_progress(), there);
         assert_eq!(counters.datagrams, self.out.delivered.len() as u64);
     }
 

@@ -168,6 +168,7 @@ impl<B> Table<B> {
         self.counters.fragments += pieces.len() as u64;
         self.counters.datagrams += 1;
         self.counters.bytes += u64::from(set.len);
+        self.counters.fragments_delivered += pieces.len() as u64;
         lease.pace.completed(set.cost);
         pieces[1..].iter().for_each(|_| lease.pace.waited(0));
         // For those that wait: see `give_up_late`.

@@ -169,6 +169,10 @@ impl Host {
         let Gauges { datagrams, memory_bytes, committed_bytes, blocks, .. } = self.gauges();
         assert_eq!((datagrams, memory_bytes, committed_bytes, blocks), (0, 0, 0, 0));
         assert_eq!(self.out.returned, self.handed, "buffers that came back");
+        let all = self.shard.counters();
+        let dropped: u64 = all.fragments_dropped.iter().sum();
+        let became = dropped + all.fragments_lost + all.fragments_delivered;
+        assert_eq!(all.fragments, became, "what became of each fragment: {all:?}");
     }
 }
 

@@ -53,16 +53,23 @@ fn what_has_come_when_it_is_to_end_is_put_together() {
         let mut shunt = stage.shunt(&[way, &JSON].concat());
         asleep_during(&shunt, || {
             send(&stage, &halves(0..4000));
-            // And five of which the rest never comes.
+            // And five of which the rest never comes, and two of which the end does not.
             let [first, _] = halves(5000..5005);
+            let [begun, middle] = [0, 1400].map(|at| {
+                let packet = |id| frame(&[], 0x0800, &fragment4(id, at, true, &[7; 1400]));
+                (6000..6002).map(packet).collect()
+            });
             send(&stage, &[first, Vec::new()]);
+            send(&stage, &[begun, middle]);
             shunt.signal(SIGINT);
         });
         shunt.ends(LIMIT);
         let said = shunt.said();
         let told = Told::of(&said);
         let names = ["fragments", "datagrams", "in_progress", "unread", "ring_dropped"];
-        assert_eq!(names.map(|name| told.get(name)), [8005, 4000, 5, 0, 0], "{way:?}: {said}");
+        assert_eq!(names.map(|name| told.get(name)), [8009, 4000, 7, 0, 0], "{way:?}: {said}");
+        let fragments = ["fragments_delivered", "fragments_in_progress", "fragments_lost"];
+        assert_eq!(fragments.map(|name| told.get(name)), [8000, 9, 0], "{way:?}: {said}");
         adds_up(&told, &said);
     }
 }

@@ -109,7 +109,7 @@ impl Tally {
     }
 
     /// What only grows: name, what it is, value.
-    fn counts(&self) -> [(&'static str, &'static str, u64); 19] {
+    fn counts(&self) -> [(&'static str, &'static str, u64); 20] {
         let (c, o) = (&self.counters, &self.output);
         [
             ("frames", "Frames that the ring brought.", self.frames),
@@ -134,6 +134,11 @@ impl Tally {
             ("datagrams", "Datagrams that were put together.", c.datagrams),
             ("bytes", "Bytes of payload in datagrams that were put together.", c.bytes),
             (
+                "fragments_delivered",
+                "Fragments that those datagrams came in.",
+                c.fragments_delivered,
+            ),
+            (
                 "fragments_lost",
                 "Fragments that went with datagrams that were given up.",
                 c.fragments_lost,
@@ -155,9 +160,14 @@ impl Tally {
     }
 
     /// What comes and goes.
-    fn levels(&self) -> [(&'static str, &'static str, u64); 2] {
+    fn levels(&self) -> [(&'static str, &'static str, u64); 3] {
         [
             ("in_progress", "Datagrams in progress.", u64::from(self.gauges.datagrams)),
+            (
+                "fragments_in_progress",
+                "Fragments that have come for them.",
+                self.counters.fragments_in_progress(),
+            ),
             ("memory_bytes", "Memory that they hold, bytes.", self.gauges.memory_bytes),
         ]
     }
@@ -241,6 +251,13 @@ impl Tally {
             if datagrams > 0 {
                 let _ = writeln!(out, "{datagrams} datagrams given up: {}", reason.words());
             }
+        }
+        let (datagrams, fragments) = (self.gauges.datagrams, c.fragments_in_progress());
+        if datagrams > 0 {
+            let _ = writeln!(
+                out,
+                "{datagrams} datagrams not complete at the end, {fragments} fragments"
+            );
         }
         out
     }
@@ -337,6 +354,17 @@ mod tests {
         );
         let same = Rates { now: &now, then: &now, passed: Duration::from_secs(1) };
         assert!(!same.to_string().contains(';'), "{same}");
+    }
+
+    #[test]
+    fn what_is_not_complete_at_the_end_is_in_the_summary() {
+        let mut tally = Tally::default();
+        (tally.counters.fragments, tally.gauges.datagrams) = (7, 2);
+        tally.counters.fragments_delivered = 4;
+        let words = "2 datagrams not complete at the end, 3 fragments\n";
+        let said = tally.summary(Duration::from_secs(1));
+        assert!(said.ends_with(words), "{said}");
+        assert!(!some().summary(Duration::from_secs(1)).contains("not complete"));
     }
 
     #[test]
