@@ -55,7 +55,7 @@ use super::{Link, secret, secrets};
 use crate::metrics::{self, Server};
 use exchange::{End, Exchange};
 use gate::Gate;
-use output::{Output, Recorder, Target};
+use output::{Output, Recorded, Recorder, Target};
 use pool::Pool;
 use worker::Worker;
 
@@ -316,8 +316,10 @@ pub fn run(
     drop(queue);
     filtered.iter().for_each(|filtered| news(News::Filtered(filtered)));
     let mut report = team.watch(options, stop, &crew, listener, news)?;
-    let written = recorder.map_or(Ok(()), Recorder::finish);
-    report.cut_short = report.cut_short.or_else(|| written.err());
+    if let Some(Recorded { result, missing }) = recorder.map(Recorder::finish) {
+        report.tally.output.miss(missing, options.to.is_some());
+        report.cut_short = report.cut_short.or_else(|| result.err());
+    }
     Ok(report)
 }
 

@@ -1,10 +1,11 @@
 //! What was on its way when it ends: nothing of it is lost, and the numbers add up.
 
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use e2e::run::eventually;
+use e2e::run::{eventually, skipped};
 
 use super::stage::{Shunt, Stage, Told, capture, fragment4};
 use super::{LIMIT, METRICS, SIGINT, frame, number, page};
@@ -117,5 +118,58 @@ fn it_ends_while_more_and_more_comes_and_the_numbers_add_up() {
             assert_eq!(told.get("unread"), 0, "{way:?}: {said}");
             adds_up(&told, &said);
         });
+    }
+}
+
+/// A file system of so little memory at a directory, as long as this is there.
+struct Small(std::path::PathBuf);
+
+impl Small {
+    fn at(dir: std::path::PathBuf) -> Option<Self> {
+        std::fs::create_dir(&dir).unwrap();
+        let mount = ["-t", "tmpfs", "-o", "size=256k", "tmpfs"];
+        let done = Command::new("mount").args(mount).arg(&dir).status();
+        done.is_ok_and(|status| status.success()).then_some(Self(dir))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// Packets that are there to their end, of those that were written last not all may be.
+fn whole_packets(file: &[u8]) -> u64 {
+    let word = |at: usize| Some(u32::from_le_bytes(file.get(at..at + 4)?.try_into().ok()?));
+    let (mut at, mut packets) = (0, 0);
+    while let (Some(kind), Some(len)) = (word(at), word(at + 4)) {
+        at += len as usize;
+        packets += u64::from(kind == 6 && at <= file.len());
+    }
+    packets
+}
+
+/// It is told at the end, and not what the file was given is counted, but what it has taken.
+#[test]
+fn a_full_disk_ends_it_and_what_is_not_in_the_file_was_not_sent() {
+    for way in WAYS {
+        let Some(stage) = Stage::with_queues(2) else { return };
+        let Some(small) = Small::at(stage.path("small")) else { return skipped("no mounts here") };
+        let file = small.0.join("out.pcapng");
+        let to_file = ["--write", file.to_str().unwrap()];
+        let mut shunt = stage.shunt(&[way, &JSON, &to_file].concat());
+        // 280 KB and some.
+        send(&stage, &halves(0..100));
+        shunt.fails_within(LIMIT);
+        let said = shunt.said();
+        assert!(said.contains("No space left on device"), "{way:?}: {said}");
+        let told = Told::of(&said);
+        let there = whole_packets(&std::fs::read(&file).unwrap());
+        assert!((50..100).contains(&there), "{way:?}: {there}");
+        let of = |name: &str| told.get(name);
+        assert_eq!(of("output_sent"), there, "{way:?}: {said}");
+        let all = of("output_sent") + of("output_failed") + of("output_dropped");
+        assert_eq!((all, of("output_dropped")), (of("datagrams"), 0), "{way:?}: {said}");
     }
 }

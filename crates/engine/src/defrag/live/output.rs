@@ -1,7 +1,8 @@
 //! Where whole datagrams go: to a capture through a thread of its own, to a TUN or TAP device, or nowhere.
 
+use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{BufWriter, IoSlice, Write};
+use std::io::{self, BufWriter, IoSlice, Write};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -58,13 +59,13 @@ pub(super) struct Output {
 /// What became of datagrams that were put together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Taken by the device; where there is none, by the thread that writes the file.
+    /// Taken by the device; where there is none, by the thread that writes the file, and in the end by the file.
     pub sent: u64,
     /// Dropped because the device, or the file where there is none, did not take them fast enough.
     pub dropped: u64,
-    /// The device did not take them at all.
+    /// The device, or the file where there is none, did not take them at all.
     pub failed: u64,
-    /// Missing in the file, whatever the device did with them: it did not take them fast enough.
+    /// Missing in the file, whatever the device did with them: it did not take them fast enough, or not at all.
     pub unwritten: u64,
     /// More than were asked for, so nobody gets them.
     pub surplus: u64,
@@ -72,15 +73,27 @@ pub struct Counts {
 
 impl Counts {
     /// Counts a datagram once, by what the device said if there is one, and else by whether the file takes it.
-    fn count(&mut self, device: Option<std::io::Result<()>>, recorded: bool) {
+    fn count(&mut self, device: Option<io::Result<()>>, recorded: bool) {
         if device.is_some() && !recorded {
             self.unwritten += 1;
         }
         match device {
-            Some(Err(e)) if e.kind() != std::io::ErrorKind::WouldBlock => self.failed += 1,
+            Some(Err(e)) if e.kind() != io::ErrorKind::WouldBlock => self.failed += 1,
             Some(Err(_)) => self.dropped += 1,
             None if !recorded => self.dropped += 1,
             Some(Ok(())) | None => self.sent += 1,
+        }
+    }
+}
+
+impl Counts {
+    /// So many of those that the thread which writes the file has taken are not in the file after all.
+    pub(super) fn miss(&mut self, missing: u64, has_device: bool) {
+        if has_device {
+            self.unwritten += missing;
+        } else {
+            self.sent = self.sent.saturating_sub(missing);
+            self.failed += missing;
         }
     }
 }
@@ -167,7 +180,7 @@ fn number([a, b, c, d, e, f]: [u8; 6]) -> u64 {
 }
 
 /// One datagram, in one write, to that address.
-fn write(device: &Tap, address: u64, slices: &[&[u8]]) -> std::io::Result<()> {
+fn write(device: &Tap, address: u64, slices: &[&[u8]]) -> io::Result<()> {
     let mut link = [0; 14];
     link[..6].copy_from_slice(&address.to_be_bytes()[2..]);
     link[6..12].copy_from_slice(&SOURCE);
@@ -186,7 +199,43 @@ fn write(device: &Tap, address: u64, slices: &[&[u8]]) -> std::io::Result<()> {
 }
 
 /// The thread that writes the file.
-pub(super) struct Recorder(JoinHandle<Result<(), Error>>);
+pub(super) struct Recorder(JoinHandle<Recorded>);
+
+/// What has become of the file.
+pub(super) struct Recorded {
+    pub(super) result: Result<(), Error>,
+    /// Datagrams that were given to the thread and are not in the file.
+    pub(super) missing: u64,
+}
+
+/// Counts the bytes that a file takes.
+struct Taken<W> {
+    to: W,
+    bytes: Arc<AtomicU64>,
+}
+
+impl<W: Write> Write for Taken<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = self.to.write(bytes)?;
+        // Relaxed: one thread writes, and reads the count.
+        self.bytes.fetch_add(taken as u64, Ordering::Relaxed);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// A capture on its way into a file.
+struct Capture<W: Write> {
+    writer: Writer<Taken<BufWriter<Taken<W>>>>,
+    /// Bytes that were written, and bytes that the file has taken.
+    written: Arc<AtomicU64>,
+    taken: Arc<AtomicU64>,
+    /// Where datagrams end which the file may not have taken yet.
+    ends: VecDeque<u64>,
+}
 
 impl Recorder {
     /// Makes the file and starts the thread, which ends when all senders are gone, or when it cannot
@@ -198,30 +247,24 @@ impl Recorder {
     ) -> Result<Option<(Self, SyncSender<Record>)>, Error> {
         let file = create(path, stop).map_err(|e| Error::Create(path.to_owned(), e))?;
         let Some(file) = file else { return Ok(None) };
-        let to = BufWriter::with_capacity(BUFFER, file);
-        let format = format_of(path).unwrap_or(Format::Pcapng);
-        let mut writer = Writer::fresh(to, format, &[LINK_RAW])?;
-        writer.flush()?;
+        let capture = Capture::begin(file, format_of(path).unwrap_or(Format::Pcapng))?;
         let (send, receive) = sync_channel(QUEUE);
         let thread = std::thread::Builder::new()
             .name("defrag-write".into())
-            .spawn(move || {
-                let _end = end;
-                record(writer, &receive)
-            })
+            .spawn(move || capture.record(&receive, end))
             .map_err(Error::Thread)?;
         Ok(Some((Self(thread), send)))
     }
 
-    /// Waits until all is written.
-    pub(super) fn finish(self) -> Result<(), Error> {
+    /// Waits until all is written, or nothing is any more.
+    pub(super) fn finish(self) -> Recorded {
         self.0.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
 /// Makes the file. A pipe that nobody reads yet is waited for, but not beyond `stop`: who were in open(2) would not see it,
 /// since a signal that only sets a word has that begun again.
-fn create(path: &Path, stop: &AtomicBool) -> std::io::Result<Option<File>> {
+fn create(path: &Path, stop: &AtomicBool) -> io::Result<Option<File>> {
     if !std::fs::metadata(path).is_ok_and(|there| there.file_type().is_fifo()) {
         return File::create(path).map(Some);
     }
@@ -240,19 +283,53 @@ fn create(path: &Path, stop: &AtomicBool) -> std::io::Result<Option<File>> {
     Ok(None)
 }
 
-/// Writes what comes. Who reads the file meanwhile sees what came a moment ago, and if we are killed it is there.
-fn record<W: Write>(mut writer: Writer<W>, receive: &Receiver<Record>) -> Result<(), Error> {
-    let mut flushed = Instant::now();
-    loop {
-        let record = match receive.recv_timeout(QUIET) {
-            Ok(record) => record,
-            Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) => {
-                writer.flush()?;
+impl<W: Write> Capture<W> {
+    /// With what goes before all datagrams.
+    fn begin(file: W, format: Format) -> Result<Self, Error> {
+        let [written, taken] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        let to = BufWriter::with_capacity(BUFFER, Taken { to: file, bytes: Arc::clone(&taken) });
+        let to = Taken { to, bytes: Arc::clone(&written) };
+        let mut writer = Writer::fresh(to, format, &[LINK_RAW])?;
+        writer.flush()?;
+        Ok(Self { writer, written, taken, ends: VecDeque::new() })
+    }
+
+    /// Writes what comes until nobody sends any more. If the file takes no more, `end` is told, and what still comes is
+    /// counted.
+    fn record(mut self, receive: &Receiver<Record>, end: Alarm) -> Recorded {
+        let result = self.write(receive);
+        drop(end);
+        let Self { writer, taken, ends, .. } = self;
+        // What was left over is tried once more.
+        drop(writer);
+        let taken = taken.load(Ordering::Relaxed);
+        let missing = ends.iter().filter(|end| **end > taken).count() + receive.iter().count();
+        Recorded { result, missing: missing as u64 }
+    }
+
+    /// Who reads the file meanwhile sees what came a moment ago, and if we are killed it is there.
+    fn write(&mut self, receive: &Receiver<Record>) -> Result<(), Error> {
+        let mut flushed = Instant::now();
+        loop {
+            let record = match receive.recv_timeout(QUIET) {
+                Ok(record) => record,
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.writer.flush()?;
+                    flushed = Instant::now();
+                    continue;
+                }
+            };
+            self.put(&record)?;
+            if flushed.elapsed() >= FLUSH_EVERY {
+                self.writer.flush()?;
                 flushed = Instant::now();
-                continue;
             }
-        };
+        }
+        Ok(self.writer.finish()?)
+    }
+
+    fn put(&mut self, record: &Record) -> Result<(), Error> {
         let packet = Packet {
             interface: 0,
             time: Time { ns: record.time_ns, stamp: 0 },
@@ -262,13 +339,18 @@ fn record<W: Write>(mut writer: Writer<W>, receive: &Receiver<Record>) -> Result
             order: Order::Little,
             block: None,
         };
-        writer.packet(&packet)?;
-        if flushed.elapsed() >= FLUSH_EVERY {
-            writer.flush()?;
-            flushed = Instant::now();
+        let taken = self.taken.load(Ordering::Relaxed);
+        while self.ends.front().is_some_and(|end| *end <= taken) {
+            self.ends.pop_front();
         }
+        // Nowhere, until it is written.
+        self.ends.push_back(u64::MAX);
+        self.writer.packet(&packet)?;
+        if let Some(end) = self.ends.back_mut() {
+            *end = self.written.load(Ordering::Relaxed);
+        }
+        Ok(())
     }
-    Ok(writer.finish()?)
 }
 
 #[cfg(test)]
@@ -332,7 +414,9 @@ mod tests {
         let (recorder, queue) =
             Recorder::start(&path, end(), &AtomicBool::new(false)).unwrap().unwrap();
         drop(queue);
-        recorder.finish().unwrap();
+        let Recorded { result, missing } = recorder.finish();
+        result.unwrap();
+        assert_eq!(missing, 0);
         assert!(read.join().unwrap().starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]), "pcapng");
         std::fs::remove_file(&path).unwrap();
     }
@@ -346,5 +430,62 @@ mod tests {
         assert_eq!(send(None, true, 3), Counts { sent: 1, dropped: 2, ..none });
         let refused = Counts { failed: 3, unwritten: 2, ..none };
         assert_eq!(send(Some(device(false)), true, 3), refused);
+    }
+
+    /// A file on a disk that has so much room.
+    struct Full<'f>(&'f mut Vec<u8>, usize);
+
+    impl Write for Full<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let room = (self.1 - self.0.len()).min(bytes.len());
+            if room == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.0.extend_from_slice(&bytes[..room]);
+            Ok(room)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_a_full_disk_did_not_take_is_missing() {
+        const LEN: usize = 5000;
+        // With the header of each.
+        const RECORD: usize = 16 + LEN;
+        // Full within the first buffer, within a later one, at the end of a record, and not at all.
+        for (sent, fits) in [(3, 1), (1000, 600), (1000, 999), (1000, 1000)] {
+            for more in [0, 40] {
+                let room = 24 + fits * RECORD + more;
+                let mut file = Vec::new();
+                let capture = Capture::begin(Full(&mut file, room), Format::Pcap).unwrap();
+                let (send, receive) = sync_channel(QUEUE);
+                let ended = Arc::new(AtomicBool::new(false));
+                let sender = std::thread::spawn(move || {
+                    let record = || Record { time_ns: 0, bytes: vec![7; LEN] };
+                    (0..sent).for_each(|_| send.send(record()).unwrap());
+                });
+                let Recorded { result, missing } =
+                    capture.record(&receive, Alarm(Arc::clone(&ended)));
+                sender.join().unwrap();
+                assert_eq!(result.is_ok(), sent == fits, "{sent} {fits} {more}");
+                assert!(ended.load(Ordering::Relaxed));
+                let there = (file.len() - 24) / RECORD;
+                assert_eq!((there, missing), (fits, (sent - fits) as u64), "{sent} {more}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_missing_in_the_file_was_not_sent() {
+        let given = Counts { sent: 5, dropped: 1, ..Counts::default() };
+        let mut counts = given;
+        counts.miss(2, false);
+        assert_eq!(counts, Counts { sent: 3, failed: 2, ..given });
+        let mut counts = given;
+        counts.miss(2, true);
+        assert_eq!(counts, Counts { unwritten: 2, ..given });
     }
 }

@@ -145,10 +145,14 @@ impl Tally {
             ),
             ("output_sent", "Datagrams that device or file took.", o.sent),
             ("output_dropped", "Datagrams that device or file did not take in time.", o.dropped),
-            ("output_failed", "Datagrams that the device refused.", o.failed),
+            (
+                "output_failed",
+                "Datagrams that the device refused, or in the end the file where there is none.",
+                o.failed,
+            ),
             (
                 "output_unwritten",
-                "Datagrams for the device that the file did not take in time.",
+                "Datagrams for the device that the file did not take in time, or in the end at all.",
                 o.unwritten,
             ),
             (
@@ -237,8 +241,8 @@ impl Tally {
             ("fragments dropped, no frame to keep them in", self.no_frame),
             ("fragments dropped, the worker they belong to is too far behind", self.lane_full),
             ("datagrams not written, output too slow", self.output.dropped),
-            ("datagrams that the device refused", self.output.failed),
-            ("datagrams missing in the file, which was too slow", self.output.unwritten),
+            ("datagrams that the device or the file refused", self.output.failed),
+            ("datagrams missing in the file, which was too slow or full", self.output.unwritten),
         ] {
             if n > 0 {
                 let _ = writeln!(out, "{n} {words}");
@@ -364,7 +368,7 @@ mod tests {
         let words = "2 datagrams not complete at the end, 3 fragments\n";
         let said = tally.summary(Duration::from_secs(1));
         assert!(said.ends_with(words), "{said}");
-        assert!(!some().summary(Duration::from_secs(1)).contains("not complete"));
+        assert!(!some().summary(Duration::from_secs(1)).contains("complete at the end"));
     }
 
     #[test]
