@@ -250,7 +250,8 @@ enum Command {
             forwards by its address, what is for a group or for all, from or to an address of the link (fe80::), or for what is \
             the host's by a route alone (ip route add local) is left to it in fragments. --xdp without --to takes \
             all fragments that are addressed to NAME or to a group, and keeps them from the host and from \
-            whomever it would forward them to. The program goes when shunt does, however it ends. It looks behind \
+            whomever it would forward them to. The program goes when shunt does, however it ends; when somebody else takes \
+            it off NAME, shunt ends with an error. It looks behind \
             two tags of VLANs at most; what is further in goes on to the host. What VLAN a datagram came by is \
             not written. \
             With --xdp a worker hands fragments that belong to another over to it, so they may come by \

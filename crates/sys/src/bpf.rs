@@ -62,6 +62,7 @@ pub struct Instruction {
 const MAP_CREATE: u32 = 0;
 const MAP_UPDATE_ELEM: u32 = 2;
 const PROG_LOAD: u32 = 5;
+const OBJ_GET_INFO_BY_FD: u32 = 15;
 const LINK_CREATE: u32 = 28;
 const LINK_UPDATE: u32 = 29;
 const MAP_TYPE_XSKMAP: u32 = 17;
@@ -320,6 +321,27 @@ struct LinkUpdate {
     old: u32,
 }
 
+/// What is asked of a link, and where the answer goes.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct InfoByFd {
+    fd: u32,
+    len: u32,
+    info: *mut LinkInfo,
+}
+
+/// The beginning of what the kernel says of a link at an interface.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct LinkInfo {
+    kind: u32,
+    id: u32,
+    program: u32,
+    padding: u32,
+    interface: u32,
+    rest: u32,
+}
+
 impl Link {
     /// Puts the program to work on an interface: in the driver, else behind it.
     ///
@@ -351,6 +373,24 @@ impl Link {
         call::bpf(LINK_UPDATE, &mut attributes)
             .map(drop)
             .map_err(Failure::at("replace the XDP program"))
+    }
+
+    /// Whether the program is at work still: whoever may can take it off (`bpftool link detach`), and an interface that goes
+    /// does.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn is_attached(&self) -> Result<bool, Failure> {
+        let mut info = LinkInfo::default();
+        let mut attributes = InfoByFd {
+            fd: self.fd.as_raw_fd().cast_unsigned(),
+            len: u32::try_from(size_of::<LinkInfo>()).unwrap_or(0),
+            info: &raw mut info,
+        };
+        call::bpf(OBJ_GET_INFO_BY_FD, &mut attributes)
+            .map_err(Failure::at("look at the XDP program"))?;
+        Ok(info.interface != 0)
     }
 }
 

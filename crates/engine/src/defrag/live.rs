@@ -146,6 +146,11 @@ pub enum Error {
     /// It was there, and is not any more, though another may have its name.
     #[error("the interface {0} has gone")]
     Gone(String),
+    /// Somebody has taken the program of AF_XDP off it.
+    #[error(
+        "somebody has taken the program off {0} that takes fragments out of the kernel's way: they are the kernel's again"
+    )]
+    TakenOff(String),
     /// Its frames are of a kind that we do not know.
     #[error("{0} has frames of kind {1} (ARPHRD), which have no known place for IP packets")]
     Kind(String, u16),
@@ -624,6 +629,7 @@ impl Team {
                     news(News::Up { interface: &found.name, is_up: found.up });
                 }
                 self.look_at_queues(&found, seen, news);
+                self.look_at_gate(crew)?;
             }
             Ok(None) => return Err(Error::Gone(crew.options.interface.clone())),
             // It may be on its way out: a second later more is known.
@@ -634,6 +640,19 @@ impl Team {
         seen.is_down = matches!(device, Err(Error::Down(_)));
         // Whoever sets something may have it down for a moment.
         if seen.is_down && !was_down { Ok(()) } else { device }
+    }
+
+    /// Looks whether the program in the kernel is there still: nothing would come in without it.
+    fn look_at_gate(&self, crew: &Crew<'_>) -> Result<(), Error> {
+        if self.gate.as_ref().is_none_or(Gate::is_there) {
+            return Ok(());
+        }
+        let interface = crew.options.interface.clone();
+        // It goes with the interface as well, which is not to be found any more by then.
+        match Interface::with_index(crew.interface.index) {
+            Ok(None) => Err(Error::Gone(interface)),
+            _ => Err(Error::TakenOff(interface)),
+        }
     }
 
     /// Looks whether there are queues that nobody serves. That a queue is there which is served already is nothing to tell.

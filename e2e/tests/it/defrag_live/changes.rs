@@ -5,8 +5,8 @@ use std::time::Duration;
 use e2e::run::{eventually, skipped};
 
 use super::ends::{halves, send};
-use super::stage::{Stage, Told};
-use super::{METRICS, number, page};
+use super::stage::{Stage, Told, detach};
+use super::{LIMIT, METRICS, number, page};
 
 /// Both ends of the cable with so many queues from now on.
 fn set_queues(stage: &Stage, queues: usize) {
@@ -74,4 +74,22 @@ fn an_interface_that_is_down_for_a_while_is_told_and_brings_fragments_afterwards
         let said = shunt.stop();
         assert_eq!(Told::of(&said).get("in_progress"), 0, "{way:?}: {said}");
     }
+}
+
+/// As `bpftool link detach` does: who is left with nothing to do says so and ends, and the kernel has its fragments again.
+#[test]
+fn a_program_that_somebody_takes_off_ends_it() {
+    let Some(stage) = Stage::new() else { return };
+    let mut shunt = stage.shunt(&["--xdp", "--json", "--stats", "0", "--metrics", METRICS]);
+    send(&stage, &halves(0..50));
+    eventually("they are whole", || number(&page(&stage), "\nshunt_defrag_datagrams_total ") == 50);
+    // "prog/xdp id 12 name ..."
+    let details = stage.details();
+    let program = details.split("prog/xdp id ").nth(1).unwrap_or_else(|| panic!("{details}"));
+    let program = program.split_whitespace().next().unwrap().parse().unwrap();
+    detach(program).unwrap();
+    let said = shunt.fails_within(LIMIT);
+    assert!(said.contains("taken the program off vb"), "{said}");
+    let told = Told::of(&said);
+    assert_eq!(["fragments", "datagrams"].map(|name| told.get(name)), [100, 50], "{said}");
 }

@@ -567,6 +567,39 @@ pub(super) fn capture(path: &Path) -> Vec<Vec<u8>> {
     packets
 }
 
+/// Takes this program of XDP off its interface, as `bpftool link detach` does.
+pub(super) fn detach(program: u32) -> Result<(), String> {
+    const GET_INFO: u32 = 15;
+    const GET_FD: u32 = 30;
+    const GET_NEXT: u32 = 31;
+    const DETACH: u32 = 34;
+    let bpf = |command: u32, words: &mut [u32; 4]| {
+        // SAFETY: what the kernel is told to write to is the words, or what they point to, which is there meanwhile.
+        let done = unsafe { libc::syscall(libc::SYS_bpf, command, words.as_mut_ptr(), 16) };
+        let failed = || format!("bpf(2), command {command}: {}", std::io::Error::last_os_error());
+        i32::try_from(done).ok().filter(|done| *done >= 0).ok_or_else(failed)
+    };
+    let mut id = 0;
+    loop {
+        let mut next = [id, 0, 0, 0];
+        bpf(GET_NEXT, &mut next)?;
+        id = next[1];
+        // One that is gone by now is none of ours.
+        let Ok(link) = bpf(GET_FD, &mut [id, 0, 0, 0]) else { continue };
+        // SAFETY: a new descriptor that is ours.
+        let link = unsafe { File::from_raw_fd(link) };
+        let fd = u32::try_from(link.as_raw_fd()).unwrap();
+        // Kind, id, program.
+        let mut info = [0u32; 4];
+        let [low, high] =
+            [0, 32].map(|shift| (info.as_mut_ptr().expose_provenance() as u64 >> shift) as u32);
+        bpf(GET_INFO, &mut [fd, 16, low, high])?;
+        if info[2] == program {
+            return bpf(DETACH, &mut [fd, 0, 0, 0]).map(drop);
+        }
+    }
+}
+
 /// Does something on a thread that is in this network namespace.
 fn within<T: Send>(host: &str, what: impl FnOnce() -> T + Send) -> T {
     let file = File::open(format!("/run/netns/{host}")).unwrap();

@@ -43,6 +43,11 @@ impl Gate {
         Ok(Self { link, map, address, own, end })
     }
 
+    /// Whether the program is where it was put; yes, if that cannot be told.
+    pub(super) fn is_there(&self) -> bool {
+        self.link.is_attached().unwrap_or(true)
+    }
+
     /// Takes nothing any more: what comes from now on is the kernel's, and workers may come to an end. The program stays: a
     /// driver that is told to do without may drop what it has at that moment, and must not before all is read.
     pub(super) fn close(&self) {
