@@ -136,6 +136,8 @@ impl Words {
 enum Name {
     /// Ours, as slices where they came
     ZeroCopy,
+    /// The same, without bursts
+    OneByOne,
     /// Ours, written to one place
     Contiguous,
     /// Headers read and hashed, nothing else
@@ -152,6 +154,7 @@ impl Name {
     fn engine(self, trace: &Trace) -> anyhow::Result<Box<dyn Engine>> {
         Ok(match self {
             Self::ZeroCopy => Box::new(ours::ZeroCopy(ours::shard()?)),
+            Self::OneByOne => Box::new(ours::OneByOne(ours::shard()?)),
             Self::Contiguous => {
                 Box::new(ours::Contiguous(ours::shard()?, Places::new(&trace.case)?))
             }

@@ -164,6 +164,29 @@ impl Engine for ZeroCopy {
     }
 }
 
+/// Zero copy, and each packet by a call of its own: nothing of the table is fetched for many at once. Headers are prefetched
+/// as they are for bursts.
+pub(crate) struct OneByOne(pub(crate) Shard<u32>);
+
+impl Engine for OneByOne {
+    fn pass(&mut self, trace: &Trace) -> usize {
+        let mut sink = Count::default();
+        let mut now = 0;
+        for begin in (0..trace.len()).step_by(BURST) {
+            let end = (begin + BURST).min(trace.len());
+            prefetch_burst(trace, end);
+            now += 1000;
+            (begin..end).for_each(|slot| self.0.push(arrival(trace, slot), now, &mut sink));
+        }
+        std::hint::black_box(sink.released);
+        sink.datagrams
+    }
+
+    fn check(&mut self, trace: &Trace) -> usize {
+        Places::new(&trace.case).map_or(0, |mut places| check(&mut self.0, &mut places, trace))
+    }
+}
+
 /// With a copy to one place.
 pub(crate) struct Contiguous(pub(crate) Shard<u32>, pub(crate) Places);
 

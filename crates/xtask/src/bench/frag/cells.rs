@@ -112,6 +112,21 @@ impl Cell {
         ])
     }
 
+    /// What a burst gains by fetching what all of its packets need at once.
+    fn against_one_by_one(self, bench: &Bench) -> anyhow::Result<Vec<Line>> {
+        let words = self.words();
+        let mut all = vec!["one", "--engine", "zero-copy", "--engine", "one-by-one"];
+        if self.flows > 1000 {
+            // Else there would be no whole datagram of each.
+            all.extend(["--fragments", "450000"]);
+        }
+        all.extend(words.iter().map(String::as_str));
+        let figures = bench.rounds(bench.rounds, &all)?;
+        let name = format!("bursts, {}: against one by one", self.name());
+        let [peer, ours] = ["one-by-one", "zero-copy"].map(|name| named(&figures, name));
+        Ok(vec![times(name, peer?, ours?, None)])
+    }
+
     fn against_dpdk(self, bench: &Bench) -> Vec<Line> {
         let name = format!("{}: against DPDK", self.name());
         let measured = Dpdk::of(bench, self.size).map(|dpdk| self.dpdk_pairs(bench, &dpdk));
@@ -176,6 +191,21 @@ pub(crate) fn orders_and_flows() -> Vec<Job> {
         }
         let name = format!("{size} x 1000 against x 10");
         jobs.push(comparison(name, true, of(size, 10, "in"), of(size, 1000, "in"), MANY_FLOWS));
+    }
+    jobs
+}
+
+/// Bursts against packets one by one, where datagrams are few and where they are many.
+pub(crate) fn bursts() -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for (size, order) in SIZES.into_iter().flat_map(|size| [(size, "in"), (size, "rnd")]) {
+        for flows in [10, 100, 1000, 10_000] {
+            let cell = Cell { size, flows, order };
+            let name = format!("bursts, {}", cell.name());
+            jobs.push(Job::new(name.clone(), flows == 10_000, move |bench| {
+                rows_or_failure(&name, cell.against_one_by_one(bench))
+            }));
+        }
     }
     jobs
 }
