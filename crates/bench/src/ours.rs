@@ -2,6 +2,7 @@
 
 use frag::wire::{self, Fragment};
 use frag::{Arrival, Config, Datagram, HashKey, Ledger, Limits, Released, Shard, Sink};
+use sys::cache;
 
 use crate::Engine;
 use crate::trace::{COST, Places, Trace};
@@ -81,11 +82,17 @@ impl Sink<u32> for Gather<'_> {
     fn datagram(&mut self, datagram: &Datagram<'_, u32>) {
         let trace = self.trace;
         let place = self.place(datagram);
-        let written = datagram.write_to(place, |slot| trace.packet(*slot as usize));
+        let packet = |slot: &u32| trace.packet(*slot as usize);
+        let written = datagram.write_ahead(place, packet, cache::pull_second);
         self.datagrams += usize::from(written.is_ok());
     }
 
     fn release(&mut self, _: u32, _: Released) {}
+
+    #[inline]
+    fn soon(&mut self, slot: &u32) {
+        cache::pull_second(self.trace.packet(*slot as usize));
+    }
 }
 
 /// Compares each datagram with what was sent.

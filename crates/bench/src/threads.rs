@@ -91,6 +91,12 @@ impl Sink<u32> for Taker<'_> {
     fn release(&mut self, buffer: u32, _: Released) {
         std::hint::black_box(buffer);
     }
+
+    fn soon(&mut self, buffer: &u32) {
+        if let Some(gather) = &mut self.gather {
+            gather.soon(buffer);
+        }
+    }
 }
 
 /// What all threads of a measurement see.

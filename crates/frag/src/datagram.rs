@@ -12,6 +12,7 @@ use std::hint::select_unpredictable;
 use crate::block::Chain;
 use crate::key::Key;
 use crate::map::Map;
+use crate::output::AHEAD;
 use crate::overlap::{Policy, Shelf, Spot, inside};
 use crate::reason::Reason;
 use crate::slab::{Linked, NONE};
@@ -330,6 +331,23 @@ impl<B> Node<B> {
     #[inline]
     pub(crate) fn is_complete(&self) -> bool {
         (self.end != 0) & (self.received == self.end)
+    }
+
+    /// Whether it is once that fragment has come, if that is one of those that lack.
+    #[inline]
+    pub(crate) fn is_completed_by(&self, f: &Fragment) -> bool {
+        let end = if f.more { self.end } else { f.end() };
+        (end != 0) & (self.received + u32::from(f.len) == end)
+    }
+
+    /// Buffers of the first pieces, as many as are copied before others can be looked for.
+    #[inline]
+    pub(crate) fn first_buffers(&self) -> impl Iterator<Item = &B> {
+        let first = self.pieces.iter().take(AHEAD).chain([&self.tail]);
+        first.filter_map(|piece| match &piece.store {
+            Store::Held(buffer) => Some(buffer),
+            Store::Copied { .. } | Store::Nothing => None,
+        })
     }
 
     /// Bytes of payload in all, once the last fragment has come; else 0.

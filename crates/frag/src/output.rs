@@ -17,6 +17,14 @@ pub trait Sink<B> {
     /// released, the others are dropped, and the shard can be used as before.
     fn release(&mut self, buffer: B, why: Released);
 
+    /// A datagram with this buffer will be handed out within the next few packets of a burst, most likely: for whoever copies
+    /// payload to prefetch it, as [`Datagram::write_ahead`] says. Of a long datagram its first pieces are told. A hint: what
+    /// is told may not be handed out, and what is handed out may not have been told, as where the last two packets of a
+    /// datagram come one behind the other.
+    fn soon(&mut self, buffer: &B) {
+        let _ = buffer;
+    }
+
     /// A message that a router or host should send, if it sends such messages and has not sent too many.
     fn notice(&mut self, notice: &Notice<'_, B>) {
         let _ = notice;
@@ -216,16 +224,39 @@ impl<'a, B> Datagram<'a, B> {
     where
         'a: 'b,
     {
+        self.write_ahead(out, bytes, |_| ())
+    }
+
+    /// As [`Self::write_to`], and `ahead` is told of bytes that will be copied soon, four pieces ahead of the copy. Whoever can
+    /// prefetches them, best into the second cache: what a network card has written lies far away, and a core that asks for a
+    /// piece only when it copies it waits for the first lines of each. With [`Sink::soon`], by which the first pieces come
+    /// early too, it takes less time than a plain copy of the same bytes.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn write_ahead<'b>(
+        &self,
+        out: &mut [u8],
+        bytes: impl Fn(&'b B) -> &'b [u8],
+        ahead: impl Fn(&'b [u8]),
+    ) -> Result<usize, usize>
+    where
+        'a: 'b,
+    {
         let all = self.packet_len();
         let Some(out) = out.get_mut(..all) else { return Err(all) };
         let (head, mut rest) = out.split_at_mut(self.header.len());
         head.copy_from_slice(self.header);
-        // Nothing is fetched ahead: loads of the next piece's first lines hold up the copy of the one before it.
+        let find = |slice: Slice<'a, B>| match slice {
+            Slice::Held { buffer, at, len } => bytes(buffer).get(at..at + len),
+            Slice::Copied(bytes) => Some(bytes),
+        };
+        let mut soon = self.slices().filter_map(find);
+        soon.by_ref().take(AHEAD).for_each(&ahead);
         for slice in self.slices() {
-            let from = match slice {
-                Slice::Held { buffer, at, len } => bytes(buffer).get(at..at + len).ok_or(all)?,
-                Slice::Copied(bytes) => bytes,
-            };
+            let from = find(slice).ok_or(all)?;
+            soon.next().into_iter().for_each(&ahead);
             let (here, behind) = rest.split_at_mut(from.len());
             here.copy_from_slice(from);
             rest = behind;
@@ -233,6 +264,9 @@ impl<'a, B> Datagram<'a, B> {
         Ok(all)
     }
 }
+
+/// Pieces that are told ahead of the one that is copied.
+pub(crate) const AHEAD: usize = 4;
 
 /// The payload of a [`Datagram`], in order.
 #[derive(Debug)]

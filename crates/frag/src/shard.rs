@@ -15,6 +15,9 @@ use crate::wire::{self, Fragment};
 
 /// Fewer datagrams than this in progress are near anyway.
 pub(crate) const FAR: u32 = 256;
+/// How many packets ahead a sink is told of what will be complete. With one the first of it comes too late, with three the
+/// last of it.
+const SOON: usize = 2;
 /// Packets whose datagrams are fetched together.
 pub(crate) const BURST: usize = 32;
 
@@ -192,7 +195,13 @@ impl<B> Shard<B> {
             }
             self.touch(&parsed[..came]);
             self.find_sets(&mut sets, new, &mut parsed, now, |at| (next[at].packet, next[at].cost));
-            for (at, (parsed_at, arrival)) in parsed.iter().zip(&mut rest).enumerate() {
+            for at in 0..came {
+                let Some(arrival) = rest.next() else { break };
+                let parsed_at = &parsed[at];
+                let soon = parsed[..came].get(at + SOON).zip(rest.as_slice().get(SOON - 1));
+                if let Some((soon, arrival)) = soon {
+                    self.foresee(soon, &arrival.buffer, sink);
+                }
                 if parsed_at.kind == Kind::Fragment {
                     let ahead = &parsed_at.ahead;
                     self.table.push(&mut self.lease, ahead, arrival, now, &mut Alone(sink));
@@ -307,6 +316,10 @@ impl<B> Shard<B> {
             self.find_sets(&mut sets, new, &mut parsed, now, packet);
             for (at, parsed_at) in parsed[..came].iter().enumerate() {
                 let Some(arrival) = arrivals[at].take() else { continue };
+                let soon = parsed[..came].get(at + SOON).zip(arrivals[..came].get(at + SOON));
+                if let Some((soon, Some(arrival))) = soon {
+                    self.foresee(soon, &arrival.buffer, sink);
+                }
                 if parsed_at.kind == Kind::Member {
                     self.put_together(&mut sets, &parsed, (at, arrival), &mut heads, now, sink);
                 } else {
@@ -400,6 +413,16 @@ impl<B> Shard<B> {
             let pieces = sets.pieces(set);
             self.table.hand_out(&mut self.lease, set, (first, heads[owner]), pieces, now, sink);
             release(pieces, sink);
+        }
+    }
+
+    /// Tells the sink of what will come out with a packet that is to come soon.
+    #[inline(always)]
+    fn foresee(&self, soon: &Parsed, buffer: &B, sink: &mut impl Sink<B>) {
+        match soon.kind {
+            Kind::Fragment => self.table.foresee(&soon.ahead, buffer, sink),
+            Kind::Member => sink.soon(buffer),
+            Kind::Other => {}
         }
     }
 

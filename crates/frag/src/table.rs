@@ -310,6 +310,16 @@ impl<B> Table<B> {
         self.nodes.get(n).map_or(0, |node| node.touch(ahead.fragment.offset))
     }
 
+    /// Tells the sink of the datagram that a fragment will complete that is to come soon, if it is in progress.
+    #[inline(always)]
+    pub(crate) fn foresee(&self, ahead: &Ahead, buffer: &B, sink: &mut impl Sink<B>) {
+        let Some(node) = self.nodes.get(ahead.guess) else { return };
+        if node.is_completed_by(&ahead.fragment) {
+            node.first_buffers().for_each(|buffer| sink.soon(buffer));
+            sink.soon(buffer);
+        }
+    }
+
     /// Takes in a fragment.
     #[inline(always)]
     pub(crate) fn push(

@@ -31,6 +31,11 @@ impl<B, S: Sink<B>> Sink<B> for Alone<'_, S> {
     }
 
     #[inline(always)]
+    fn soon(&mut self, buffer: &B) {
+        self.0.soon(buffer);
+    }
+
+    #[inline(always)]
     fn notice(&mut self, notice: &Notice<'_, B>) {
         self.0.notice(notice);
     }

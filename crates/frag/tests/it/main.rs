@@ -1,5 +1,6 @@
 //! Shards from outside: what goes in, what comes out, and that nothing stays behind.
 
+mod ahead;
 mod bursts;
 mod cases;
 mod cores;

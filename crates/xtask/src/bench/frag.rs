@@ -33,7 +33,8 @@ one, less what it waits for the other to catch up; where threads wait for locks 
 What comes to a thread lies in a ring of its own. Before each pass of one thread all packets are written anew.
 Engines have their turns there and back. Frames are 2368 bytes apart, as those of DPDK's pools are.
 Headers of the next packets are prefetched for our engine (not under locks), for the headers alone, which are
-its bound, and for DPDK as in its own example; by etherparse and the memcpy nothing is.
+its bound, and for DPDK as in its own example; by etherparse and the memcpy nothing is. What our engine says will be
+copied soon (`Sink::soon`, `Datagram::write_ahead`) is prefetched into the second cache.
 Frames are in large pages, as `shunt defrag` has its own, and so is what whole datagrams are written to: a place for
 each flow, for ours and for the memcpy; etherparse writes to memory of its own. DPDK runs without huge pages, and we
 beside it: there all is on 4 KiB. Its figure has the return of packets to their pool, if not said otherwise, and Linux's
