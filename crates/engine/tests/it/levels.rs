@@ -127,6 +127,22 @@ fn each_level_tells_of_a_file_what_the_host_knows() {
     let told = told(&query(&mut client, file, FULL_EA, ea_size).good());
     let told = smb::fscc::parse_eas(&told).unwrap();
     assert!(told.len() == eas.len() && eas.iter().all(|ea| told.contains(ea)), "{told:?}");
+    // Whoever lists the folder is told as much, by each form that has a place for it.
+    let folder = open_as(&mut client, "Folder", access, CreateOptions::DIRECTORY_FILE).unwrap();
+    let pattern = utf16("File.txt");
+    for class in [2, 3, 37, 38, 60, 63] {
+        let list = query_directory::Request {
+            class,
+            flags: query_directory::Flags::RESTART,
+            index: 0,
+            file: folder,
+            pattern: &pattern,
+            output_max: 4096,
+        };
+        let answer = client.call(Command::QueryDirectory, &list).good();
+        let entry = query_directory::Response::parse(&answer.message).unwrap().data;
+        assert_eq!(entry[64..68], ea_size.to_le_bytes(), "{class}");
+    }
     let streams = ask(&mut client, file, STREAM);
     let entry = |next: u32, name: &str, size: u64, allocated: u64| {
         let name = utf16(name);

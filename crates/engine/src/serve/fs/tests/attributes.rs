@@ -228,6 +228,13 @@ fn what_holds_nothing_on_the_host_is_no_ea() {
         assert_eq!(file.facts().unwrap().ea_size, 8 + 2 + 4);
         file.set_ea(b"b", b"").unwrap();
         assert_eq!((file.eas().unwrap(), file.facts().unwrap().ea_size), (Vec::new(), 0));
+        // Clients may take one away, and put something into it, all the same.
+        file.set_ea(b"A", b"").unwrap();
+        file.set_ea(b"C", b"new").unwrap();
+        let kept = Ea { name: b"c".to_vec(), value: b"new".to_vec() };
+        assert_eq!(file.eas().unwrap(), [kept], "by the name that it had");
+        let gone = rustix::fs::getxattr(root.join("file"), "user.a", &mut [0; 1]);
+        assert_eq!(gone, Err(rustix::io::Errno::NODATA));
     });
 }
 
