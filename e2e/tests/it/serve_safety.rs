@@ -63,7 +63,7 @@ pub(crate) struct Server {
     said: Arc<Mutex<String>>,
 }
 
-/// The port of the first address that a server says it is ready at.
+/// The port of the last address that a server says it is ready at.
 pub(crate) fn port_of(line: &str) -> Option<u16> {
     line.strip_prefix("ready: ")?.split(',').next()?.trim().rsplit(':').next()?.parse().ok()
 }

@@ -120,7 +120,7 @@ impl Inner {
                 extra.secured = true;
             } else if let Some(name) = self.ea_name(name) {
                 let len = xattr::len(path, name, follow).unwrap_or(0);
-                if len == 0 {
+                if !xattr::is_told(name, len) {
                     continue;
                 }
                 // Each begins at a multiple of four: clients ask for them with as much room as they are told here.

@@ -100,6 +100,13 @@ pub(super) fn full_ea_len(name: &[u8], value: usize) -> u32 {
     u32::try_from(8 + name.len() + 1 + value).unwrap_or(u32::MAX)
 }
 
+/// Whether clients are told of an attribute with so long a value: not of one whose name is no text, or whose value is longer
+/// than FILE_FULL_EA_INFORMATION can say; and what holds nothing is not there to them, and Windows takes it for damaged, says
+/// Samba.
+pub(super) fn is_told(name: &[u8], value: usize) -> bool {
+    (1..=usize::from(u16::MAX)).contains(&value) && str::from_utf8(name).is_ok()
+}
+
 /// The descriptor that a file has, if it has one.
 fn security(path: &[u8]) -> Result<Option<Vec<u8>>, NtStatus> {
     // It is for us to heed, not for who asks to read.
@@ -172,8 +179,7 @@ impl Handle {
         for whole in names.split(|byte| *byte == 0).filter_map(|name| self.share().ea_name(name)) {
             let value = match value(&path, whole) {
                 Err(Errno::NODATA) => continue,
-                // To clients what holds nothing is not there, and Windows takes it for damaged, says Samba.
-                Ok(value) if value.is_empty() => continue,
+                Ok(value) if !is_told(whole, value.len()) => continue,
                 value => value.map_err(status)?,
             };
             let name = whole.strip_prefix(b"user.").unwrap_or(whole).to_vec();

@@ -238,6 +238,22 @@ fn what_holds_nothing_on_the_host_is_no_ea() {
     });
 }
 
+/// Of which clients are told nothing takes no room.
+#[test]
+fn what_cannot_be_said_of_an_ea_is_not_counted() {
+    on_each(|share, root| {
+        let file = create(share, "file", FILE);
+        let path = root.join("file");
+        let set = |name: &[u8], value: &[u8]| {
+            rustix::fs::setxattr(&path, name, value, rustix::fs::XattrFlags::empty())
+        };
+        set(b"user.\xff", b"no text").unwrap();
+        // Not every file system keeps as much.
+        let _ = set(b"user.long", &[7; 65536]);
+        assert_eq!((file.eas().unwrap(), file.facts().unwrap().ea_size), (Vec::new(), 0));
+    });
+}
+
 #[test]
 fn a_security_descriptor_is_kept() {
     on_each(|share, _| {
