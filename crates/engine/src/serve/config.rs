@@ -23,7 +23,7 @@ use super::transfer::Policy;
 /// Whether something is done: never, when the client wishes it, always.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Demand {
-    /// Not offered.
+    /// Not offered; of signing, which each client may ask for, the same as [`Self::Offered`].
     Off,
     /// Done when the client wishes.
     #[default]
