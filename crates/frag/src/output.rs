@@ -20,7 +20,8 @@ pub trait Sink<B> {
     /// A datagram with this buffer will be handed out within the next few packets of a burst, most likely: for whoever copies
     /// payload to prefetch it, as [`Datagram::write_ahead`] says. Of a long datagram its first pieces are told. A hint: what
     /// is told may not be handed out, and what is handed out may not have been told, as where the last two packets of a
-    /// datagram come one behind the other.
+    /// datagram come one behind the other. Told by [`Shard::push_burst`](crate::Shard::push_burst) and
+    /// [`Shard::push_fragments`](crate::Shard::push_fragments), and by no other call.
     fn soon(&mut self, buffer: &B) {
         let _ = buffer;
     }
@@ -224,13 +225,34 @@ impl<'a, B> Datagram<'a, B> {
     where
         'a: 'b,
     {
-        self.write_ahead(out, bytes, |_| ())
+        // Not by `write_ahead`: to find all pieces twice costs a sixth, where nobody prefetches them.
+        let (all, mut rest) = self.write_header(out)?;
+        for slice in self.slices() {
+            let from = match slice {
+                Slice::Held { buffer, at, len } => bytes(buffer).get(at..at + len).ok_or(all)?,
+                Slice::Copied(bytes) => bytes,
+            };
+            let (here, behind) = rest.split_at_mut(from.len());
+            here.copy_from_slice(from);
+            rest = behind;
+        }
+        Ok(all)
+    }
+
+    /// Writes the header to the beginning of `out`; answers how long the whole packet is, and where the rest goes.
+    #[inline]
+    fn write_header<'o>(&self, out: &'o mut [u8]) -> Result<(usize, &'o mut [u8]), usize> {
+        let all = self.packet_len();
+        let out = out.get_mut(..all).ok_or(all)?;
+        let (head, rest) = out.split_at_mut(self.header.len());
+        head.copy_from_slice(self.header);
+        Ok((all, rest))
     }
 
     /// As [`Self::write_to`], and `ahead` is told of bytes that will be copied soon, four pieces ahead of the copy. Whoever can
     /// prefetches them, best into the second cache: what a network card has written lies far away, and a core that asks for a
-    /// piece only when it copies it waits for the first lines of each. With [`Sink::soon`], by which the first pieces come
-    /// early too, it takes less time than a plain copy of the same bytes.
+    /// piece only when it copies it waits for the first lines of each. [`Sink::soon`] has the first pieces come early too. Where
+    /// packets lie in memory that gains a third to a half; of what is in the caches already, nothing.
     ///
     /// # Errors
     ///
@@ -244,10 +266,7 @@ impl<'a, B> Datagram<'a, B> {
     where
         'a: 'b,
     {
-        let all = self.packet_len();
-        let Some(out) = out.get_mut(..all) else { return Err(all) };
-        let (head, mut rest) = out.split_at_mut(self.header.len());
-        head.copy_from_slice(self.header);
+        let (all, mut rest) = self.write_header(out)?;
         let find = |slice: Slice<'a, B>| match slice {
             Slice::Held { buffer, at, len } => bytes(buffer).get(at..at + len),
             Slice::Copied(bytes) => Some(bytes),

@@ -41,9 +41,10 @@ beside it: there all is on 4 KiB. Its figure has the return of packets to their 
 the look-up of a UDP socket and delivery there; ours has neither.
 Bursts: `push_burst`, 32 packets at once, against `push` of each; headers are prefetched for both.
 Bound: what reads each header takes as long as the headers alone, and what writes a datagram out when it is
-complete as long as one copy besides (of 24 lines of a packet the sum has one twice). Where the ratio of a bound
-is below a floor, that floor was out of reach in that run. Of two threads that share nothing: arithmetic in
-registers says how many cores the machine has, a memcpy and the headers what its caches and memory let two have.
+complete, and prefetches nothing of it, as long as one copy besides (of 24 lines of a packet the sum has one twice). Where
+the ratio of a bound is below a floor, that floor was out of reach in that run for who prefetches nothing. Of two
+threads that share nothing: arithmetic in registers says how many cores the machine has, a memcpy and the headers what
+its caches and memory let two have.
 Overload: the part of what is offered that is completed, with 4 MiB of memory and 1.6 million fragments a
 second in computed time; memory holds 4 MiB / all at best; Linux is live, offered as many, as fast as it takes.
 Longest call: of each 64 calls the longest, of the rounds the least of these, of all blocks the most; what
