@@ -840,9 +840,7 @@ impl<B> Table<B> {
                 finish_header(node.heading, node.head(), (ecn, len), &mut made)
             }
         };
-        self.counters.datagrams += 1;
-        self.counters.bytes += u64::from(len);
-        self.counters.fragments_delivered += u64::from(node.count);
+        let fragments = u64::from(node.count);
         lease.pace.completed(u64::from(node.used));
         if let Some(shares) = self.sources.shares() {
             shares.learn(&lease.pace);
@@ -854,6 +852,10 @@ impl<B> Table<B> {
             first_at: node.first_at,
             payload: Payload::Many { node, blocks: &self.blocks },
         });
+        // Had that panicked, it would stay, to be counted at its end.
+        self.counters.datagrams += 1;
+        self.counters.bytes += u64::from(len);
+        self.counters.fragments_delivered += fragments;
         self.keep_header(made);
         self.remove_delivered(lease, n, sink);
     }
