@@ -541,7 +541,7 @@ impl Vector {
         }
     }
 
-    /// The peer has left the lost link, or has had long enough to.
+    /// The peer has left the lost link, or does not answer.
     fn release(&mut self, id: GroupId, now: u64) {
         let Some(group) = self.groups.get(id) else { return };
         let members: Vec<ConnId> = group.members.values().copied().collect();
