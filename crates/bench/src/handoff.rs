@@ -3,7 +3,7 @@
 use frag::wire::Fragment;
 use frag::{Arrival, Receiver, Sender, Shard, Steering};
 
-use crate::ours::{BURST, arrival};
+use crate::ours::{BURST, Before, arrival};
 use crate::threads::Taker;
 use crate::trace::Trace;
 
@@ -68,11 +68,12 @@ impl<'y, 't> Post<'y, 't> {
         Self { steering, me, trace, shard, taker, ends, burst, late: Vec::new() }
     }
 
-    /// Takes in packets, or hands them to those whose they are.
-    pub(crate) fn sort(&mut self, packets: impl Iterator<Item = Arrival<'y, u32>>) {
-        let Self { steering, me, shard, taker, ends, burst, late, .. } = self;
+    /// Takes in packets, or hands them to those whose they are. `next`: where those begin that come after them.
+    pub(crate) fn sort(&mut self, next: usize, packets: impl Iterator<Item = Arrival<'y, u32>>) {
+        let Self { steering, me, trace, shard, taker, ends, burst, late } = self;
         burst.extend(packets);
-        shard.push_steered(burst, (steering, *me), 0, *taker, |to, fragment, arrival| {
+        let mut before = Before { sink: *taker, trace, next };
+        shard.push_steered(burst, (steering, *me), 0, &mut before, |to, fragment, arrival| {
             if !ends.send(to, fragment, arrival.buffer) {
                 late.push((to, *fragment, arrival.buffer));
             }

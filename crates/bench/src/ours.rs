@@ -57,6 +57,42 @@ impl Sink<u32> for Count {
     }
 }
 
+/// Has the headers of the next burst brought near, one by one, while this one is taken in.
+#[derive(Debug)]
+pub(crate) struct Before<'s, 't, S> {
+    pub(crate) sink: &'s mut S,
+    pub(crate) trace: &'t Trace,
+    /// The first slot of that burst.
+    pub(crate) next: usize,
+}
+
+impl<S: Sink<u32>> Sink<u32> for Before<'_, '_, S> {
+    #[inline(always)]
+    fn whole(&mut self, buffer: u32, len: usize) {
+        self.sink.whole(buffer, len);
+    }
+
+    #[inline(always)]
+    fn datagram(&mut self, datagram: &Datagram<'_, u32>) {
+        self.sink.datagram(datagram);
+    }
+
+    #[inline(always)]
+    fn release(&mut self, buffer: u32, why: Released) {
+        self.sink.release(buffer, why);
+    }
+
+    #[inline(always)]
+    fn soon(&mut self, buffer: &u32) {
+        self.sink.soon(buffer);
+    }
+
+    #[inline(always)]
+    fn meanwhile(&mut self, at: usize) {
+        prefetch(self.trace, self.next + at);
+    }
+}
+
 /// Writes each datagram to one place: that of its flow.
 #[derive(Debug)]
 pub(crate) struct Gather<'t> {
@@ -121,23 +157,20 @@ fn push_all(shard: &mut Shard<u32>, trace: &Trace, sink: &mut impl Sink<u32>) {
     let mut now = 0;
     for begin in (0..trace.len()).step_by(BURST) {
         let end = (begin + BURST).min(trace.len());
-        prefetch_burst(trace, end);
         burst.extend((begin..end).map(|slot| arrival(trace, slot)));
         now += 1000;
-        shard.push_burst(&mut burst, now, sink);
+        shard.push_burst(&mut burst, now, &mut Before { sink, trace, next: end });
     }
 }
 
-/// [`prefetch`] of the packets from `begin` on that will be handed in at once.
+/// Has the header of the packet in a slot brought near, if there is one, without a wait for it. Every program that takes
+/// packets from a ring does so with the next ones; DPDK's does.
 #[inline]
-pub(crate) fn prefetch_burst(trace: &Trace, begin: usize) {
-    (begin..(begin + BURST).min(trace.len())).for_each(|slot| prefetch(trace.packet(slot)));
-}
-
-/// Has the header of a packet brought near, without a wait for it. Every program that takes packets from a
-/// ring does so with the next ones; DPDK's does.
-#[inline]
-fn prefetch(packet: &[u8]) {
+pub(crate) fn prefetch(trace: &Trace, slot: usize) {
+    if slot >= trace.len() {
+        return;
+    }
+    let packet = trace.packet(slot);
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch of any address whatever changes nothing that a program can see.
     unsafe {
@@ -180,10 +213,11 @@ impl Engine for OneByOne {
         let mut sink = Count::default();
         let mut now = 0;
         for begin in (0..trace.len()).step_by(BURST) {
-            let end = (begin + BURST).min(trace.len());
-            prefetch_burst(trace, end);
             now += 1000;
-            (begin..end).for_each(|slot| self.0.push(arrival(trace, slot), now, &mut sink));
+            for slot in begin..(begin + BURST).min(trace.len()) {
+                prefetch(trace, slot + BURST);
+                self.0.push(arrival(trace, slot), now, &mut sink);
+            }
         }
         std::hint::black_box(sink.released);
         sink.datagrams
@@ -230,8 +264,8 @@ pub(crate) fn hash_headers(secret: &HashKey, trace: &Trace) -> usize {
     // As the engine does it: a burst, each to a place of its own.
     let mut parsed = [Fragment::NONE; BURST];
     for begin in (0..trace.len()).step_by(BURST) {
-        prefetch_burst(trace, begin + BURST);
         for (slot, to) in (begin..trace.len()).zip(&mut parsed) {
+            prefetch(trace, slot + BURST);
             if let Ok(None) = wire::parse_to(trace.packet(slot), 0, to) {
                 sum ^= secret.hash(&to.key);
             }

@@ -14,7 +14,7 @@ use testkit::cpu;
 
 use crate::Words;
 use crate::handoff::{Ends, Post};
-use crate::ours::{BURST, Gather, ROOM, arrival, limits, prefetch_burst};
+use crate::ours::{BURST, Before, Gather, ROOM, arrival, limits};
 use crate::peers::Naive;
 use crate::trace::{FRAME, Places, Trace};
 
@@ -300,9 +300,9 @@ impl Yard {
         let mut burst = Vec::with_capacity(BURST);
         for pass in 0..self.passes {
             for slots in bursts(&self.shares[me]) {
-                prefetch_burst(trace, slots.end as usize);
+                let mut before = Before { sink: taker, trace, next: slots.end as usize };
                 burst.extend(slots.map(|slot| Self::arrival(trace, slot, pass)));
-                shard.push_burst(&mut burst, 0, taker);
+                shard.push_burst(&mut burst, 0, &mut before);
             }
         }
     }
@@ -376,8 +376,8 @@ impl Yard {
         for pass in 0..self.passes {
             for slots in bursts(&self.shares[me]) {
                 waited += self.keep_step(me, pass, slots.start, || post.collect());
-                prefetch_burst(trace, slots.end as usize);
-                post.sort(slots.map(|slot| Self::arrival(trace, slot, pass)));
+                let next = slots.end as usize;
+                post.sort(next, slots.map(|slot| Self::arrival(trace, slot, pass)));
                 post.collect();
             }
         }

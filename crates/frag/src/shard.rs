@@ -161,7 +161,8 @@ impl<B> Shard<B> {
     /// Takes in many packets, and empties the list. What all of them need of the datagrams in progress is fetched at once:
     /// with 10,000 of these that takes 0.39 to 0.95 of the time of one by one, with fewer 0.78 to 1.09
     /// (`bench/record/2026-11-30-frag.txt`), and a sink is told of what will be complete ([`Sink::soon`]). Their own headers
-    /// the caller should have prefetched, as every program does that takes packets from a ring.
+    /// the caller should have prefetched, as every program does that takes packets from a ring: best during the call before
+    /// ([`Sink::meanwhile`]).
     ///
     /// Of each 32 packets, datagrams of which all fragments are there, as those of a sender who has not mixed them are, take
     /// no memory (unless something else is to be seen to first: a time that is up, another shard that is short of memory, a
@@ -178,6 +179,7 @@ impl<B> Shard<B> {
         let mut sets = self.sets.take().unwrap_or_else(Sets::new);
         let mut heads: [&[u8]; SETS] = [&[]; SETS];
         let mut rest = arrivals.drain(..);
+        let mut begun = 0;
         while !rest.as_slice().is_empty() {
             let next = rest.as_slice();
             let came = next.len().min(BURST);
@@ -197,6 +199,8 @@ impl<B> Shard<B> {
             self.find_sets(&mut sets, new, &mut parsed, now, |at| (next[at].packet, next[at].cost));
             for at in 0..came {
                 let Some(arrival) = rest.next() else { break };
+                sink.meanwhile(begun);
+                begun += 1;
                 let parsed_at = &parsed[at];
                 let soon = parsed[..came].get(at + SOON).zip(rest.as_slice().get(SOON - 1));
                 if let Some((soon, arrival)) = soon {
@@ -236,6 +240,7 @@ impl<B> Shard<B> {
         let mut parsed = self.take_parsed();
         // Whose a fragment is is as good as chance. So it is not branched on, but sorted by.
         let (mut own, mut others) = ([0u8; BURST], [0u8; BURST]);
+        let mut begun = 0;
         for arrivals in arrivals.chunks(BURST) {
             let (mut own_len, mut others_len) = (0, 0);
             for (at, (to, next)) in (0u8..).zip(parsed.iter_mut().zip(arrivals)) {
@@ -254,6 +259,8 @@ impl<B> Shard<B> {
                 others_len += usize::from(!is_own);
             }
             for at in &others[..others_len] {
+                sink.meanwhile(begun);
+                begun += 1;
                 let (parsed, arrival) = (&parsed[usize::from(*at)], &arrivals[usize::from(*at)]);
                 if parsed.kind == Kind::Fragment {
                     hand_over(parsed.shard, &parsed.ahead.fragment, arrival);
@@ -276,6 +283,8 @@ impl<B> Shard<B> {
                 std::hint::black_box(seen.fold(0, |all, seen| all ^ seen));
             }
             for at in &own[..own_len] {
+                sink.meanwhile(begun);
+                begun += 1;
                 let (ahead, arrival) =
                     (&parsed[usize::from(*at)].ahead, arrivals[usize::from(*at)]);
                 self.table.push(&mut self.lease, ahead, arrival, now, &mut Alone(sink));
@@ -296,6 +305,7 @@ impl<B> Shard<B> {
         let mut heads: [&[u8]; SETS] = [&[]; SETS];
         let mut fragments = fragments.into_iter();
         let mut arrivals = [const { None::<Arrival<'p, B>> }; BURST];
+        let mut begun = 0;
         loop {
             let (mut came, mut new) = (0, 0);
             for (to, (fragment, arrival)) in parsed.iter_mut().zip(&mut fragments) {
@@ -316,6 +326,8 @@ impl<B> Shard<B> {
             self.find_sets(&mut sets, new, &mut parsed, now, packet);
             for (at, parsed_at) in parsed[..came].iter().enumerate() {
                 let Some(arrival) = arrivals[at].take() else { continue };
+                sink.meanwhile(begun);
+                begun += 1;
                 let soon = parsed[..came].get(at + SOON).zip(arrivals[..came].get(at + SOON));
                 if let Some((soon, Some(arrival))) = soon {
                     self.foresee(soon, &arrival.buffer, sink);

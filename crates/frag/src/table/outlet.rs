@@ -36,6 +36,11 @@ impl<B, S: Sink<B>> Sink<B> for Alone<'_, S> {
     }
 
     #[inline(always)]
+    fn meanwhile(&mut self, at: usize) {
+        self.0.meanwhile(at);
+    }
+
+    #[inline(always)]
     fn notice(&mut self, notice: &Notice<'_, B>) {
         self.0.notice(notice);
     }
