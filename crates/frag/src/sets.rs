@@ -18,6 +18,8 @@ const SLOT_BITS: u32 = SLOTS.ilog2();
 const NONE: u8 = u8::MAX;
 /// Datagrams of which all may be in a burst: each has two fragments at least.
 pub(crate) const SETS: usize = BURST / 2;
+/// Fragments of a set that are put in order by counting, without a branch.
+const COUNTED_MAX: usize = 8;
 /// Where datagrams are mixed, so that none comes in one burst, one burst of `2^MISSES_MAX` that may have one is looked at in
 /// vain.
 const MISSES_MAX: u8 = 4;
@@ -108,28 +110,63 @@ impl<B> Sets<B> {
         rules: &impl Rules,
         packet: impl Fn(usize) -> (&'p [u8], u32),
     ) {
-        let (mut all, mut has_first, mut has_last) = (0, false, false);
+        let (mut all, mut firsts, mut lasts) = (0, 0, 0);
         for at in bits(new) {
             let f = &parsed[at].ahead.fragment;
             // One that is all of a datagram is apart from all others (RFC 6946).
             all |= u32::from(!f.is_atomic()) << at;
-            has_first |= (f.offset == 0) & f.more;
-            has_last |= (f.offset != 0) & !f.more;
+            firsts |= u32::from((f.offset == 0) & f.more) << at;
+            lasts |= u32::from((f.offset != 0) & !f.more) << at;
         }
-        if !has_first | !has_last {
+        if (firsts == 0) | (lasts == 0) {
             return;
         }
         if self.pause > 0 && !rules.is_short() {
             self.pause -= 1;
             return;
         }
-        self.find_among(all, parsed, rules, packet);
+        self.find_among((all, firsts, lasts), parsed, rules, packet);
         self.misses = if self.found > 0 { 0 } else { MISSES_MAX.min(self.misses + 1) };
         self.pause = (1 << self.misses) - 1;
     }
 
+    /// `lasts`, `firsts`: those of `new` that are the last of their datagram, and the first.
     #[inline(never)]
     fn find_among<'p>(
+        &mut self,
+        (new, firsts, lasts): (u32, u32, u32),
+        parsed: &mut [Parsed],
+        rules: &impl Rules,
+        packet: impl Fn(usize) -> (&'p [u8], u32),
+    ) {
+        (self.found, self.all) = (0, 0);
+        let mut tags = [0; BURST];
+        for (tag, parsed) in tags.iter_mut().zip(&*parsed) {
+            *tag = tag_of(parsed.ahead.hash);
+        }
+        let (mut sets, mut count) = ([0; SETS], 0);
+        for last in bits(lasts) {
+            let members = alike(&tags, tags[last % BURST]) & new;
+            if members & firsts == 0 {
+                continue;
+            }
+            let of = |at: usize| &parsed[at].ahead.fragment;
+            let received: u32 = bits(members).map(|at| u32::from(of(at).len)).sum();
+            let end = of(last).end();
+            if (received > end) | (members & lasts != 1 << last) {
+                return self.find_in_turn(new, parsed, rules, packet);
+            }
+            sets[count % SETS] = members;
+            count += usize::from(received == end);
+        }
+        for members in &sets[..count.min(SETS)] {
+            self.enter(*members, parsed, rules, &packet);
+        }
+    }
+
+    /// The same where more has come of a datagram than is in it: what of one hash was whole is a set, whatever comes behind.
+    #[cold]
+    fn find_in_turn<'p>(
         &mut self,
         new: u32,
         parsed: &mut [Parsed],
@@ -183,14 +220,15 @@ impl<B> Sets<B> {
         let count = members.count_ones() as usize;
         let Some(order) = self.order.get_mut(base..base + count) else { return false };
         let of = |at: u8| &parsed[usize::from(at)].ahead.fragment;
-        for (known, at) in bits(members).enumerate() {
+        let (mut is_sorted, mut before) = (true, 0);
+        for (place, at) in order.iter_mut().zip(bits(members)) {
             let offset = parsed[at].ahead.fragment.offset;
-            let mut to = known;
-            while to > 0 && of(order[to - 1]).offset > offset {
-                order[to] = order[to - 1];
-                to -= 1;
-            }
-            order[to] = number(at);
+            is_sorted &= before <= offset;
+            before = offset;
+            *place = number(at);
+        }
+        if !is_sorted {
+            sort(order, parsed);
         }
         let first = of(order[0]);
         let (mut end, mut ecn_seen, mut cost) = (0, 0u8, 0);
@@ -253,6 +291,43 @@ pub(crate) fn release<B>(pieces: &mut [Piece<B>], sink: &mut impl Sink<B>) {
             sink.release(buffer, Released::Delivered);
         }
     }
+}
+
+/// Puts places in a burst in the order of offsets. In which order the pieces of a small datagram come may be as good as
+/// chance: so of few the rank of each is counted.
+fn sort(order: &mut [u8], parsed: &[Parsed]) {
+    let of = |at: u8| parsed[usize::from(at)].ahead.fragment.offset;
+    let count = order.len();
+    if count > COUNTED_MAX {
+        return order.sort_unstable_by_key(|at| of(*at));
+    }
+    let (mut offsets, mut places) = ([0; COUNTED_MAX], [0; COUNTED_MAX]);
+    for ((offset, place), at) in offsets.iter_mut().zip(&mut places).zip(&*order) {
+        (*offset, *place) = (of(*at), *at);
+    }
+    for known in 0..count {
+        // Those with the same offset, of which there will be no set, as they came. None is greater than 65,528.
+        let last = offsets[known];
+        let less = |other: usize| usize::from(offsets[other] < last + u16::from(other < known));
+        let rank: usize = (0..count).map(less).sum();
+        order[rank] = places[known];
+    }
+}
+
+/// What is compared of a hash.
+#[inline]
+const fn tag_of(hash: u64) -> u32 {
+    (hash >> 32) as u32
+}
+
+/// Which of them are the same as `tag`: bit `1 << n` for the n-th.
+#[inline]
+fn alike(tags: &[u32; BURST], tag: u32) -> u32 {
+    let mut alike = 0;
+    for (at, other) in tags.iter().enumerate() {
+        alike |= u32::from(*other == tag) << at;
+    }
+    alike
 }
 
 /// A place in a burst.

@@ -169,3 +169,70 @@ fn each_piece_is_told_once_while_a_datagram_is_written() {
         assert_eq!(shard.counters().datagrams, 1);
     }
 }
+
+/// Which packets were begun, and which came out as whole or were dropped, in turn.
+#[derive(Default)]
+struct Turns(Vec<(usize, &'static str)>);
+
+impl Sink<usize> for Turns {
+    fn whole(&mut self, buffer: usize, _: usize) {
+        self.0.push((buffer, "whole"));
+    }
+
+    fn datagram(&mut self, _: &Datagram<'_, usize>) {}
+
+    fn release(&mut self, buffer: usize, why: Released) {
+        if matches!(why, Released::Dropped(_)) {
+            self.0.push((buffer, "dropped"));
+        }
+    }
+
+    fn meanwhile(&mut self, at: usize) {
+        self.0.push((at, "begun"));
+    }
+}
+
+/// More than one burst of fragments, some of which make a datagram, of packets that are none, and of nonsense.
+#[test]
+fn each_packet_of_a_call_has_its_moment() {
+    let fragments: Vec<Vec<u8>> = datagrams(30, 3).concat();
+    let mut whole = Packet::new(Family::V4, 1, vec![0; 64]).emit();
+    whole[6..8].fill(0);
+    let packets: Vec<&[u8]> = fragments
+        .chunks(3)
+        .enumerate()
+        .flat_map(|(n, of_one)| {
+            let other = if n % 2 == 0 { &whole[..] } else { &[0x40, 0, 0][..] };
+            of_one.iter().map(Vec::as_slice).chain([other])
+        })
+        .collect();
+    let limits = Config::default().limits().expect("they can be");
+    let shard = || Shard::new(&limits, &Ledger::of(&limits), HashKey::new([1, 2]));
+    let all: Vec<_> = (0..).zip(&packets).map(|(n, packet)| Arrival::new(packet, n)).collect();
+    let of_each = |at: usize| match at % 8 {
+        3 => vec![(at, "begun"), (at, "whole")],
+        7 => vec![(at, "begun"), (at, "dropped")],
+        _ => vec![(at, "begun")],
+    };
+    let expected: Vec<_> = (0..all.len()).flat_map(of_each).collect();
+    let mut turns = Turns::default();
+    shard().push_burst(&mut all.clone(), 0, &mut turns);
+    assert_eq!(turns.0, expected);
+
+    // Of those that were parsed before all are fragments.
+    let parsed = all.iter().filter_map(|arrival| match frag::wire::parse(arrival.packet, 0) {
+        Ok(frag::wire::Packet::Fragment(f)) => Some((f, *arrival)),
+        _ => None,
+    });
+    let mut turns = Turns::default();
+    shard().push_fragments(parsed, 0, &mut turns);
+    assert_eq!(turns.0, (0..90).map(|at| (at, "begun")).collect::<Vec<_>>());
+
+    // Where some are another's, the first moment is not always the first packet's; but each has one.
+    let steering = frag::Steering::new(HashKey::new([5, 6]), 2);
+    let (mut turns, mut handed) = (Turns::default(), 0);
+    shard().push_steered(&all, (&steering, 0), 0, &mut turns, |_, _, _| handed += 1);
+    let begun = turns.0.iter().filter(|(_, what)| *what == "begun").map(|(at, _)| *at);
+    assert_eq!(begun.collect::<Vec<_>>(), (0..all.len()).collect::<Vec<_>>());
+    assert!((1..90).contains(&handed), "{handed} of 90 were another's");
+}

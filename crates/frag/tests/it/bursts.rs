@@ -209,6 +209,29 @@ fn what_is_whole_in_a_burst_is_no_datagram_in_progress() {
     assert_eq!((host.out.delivered.len(), host.gauges().datagrams), (1, 1));
 }
 
+/// Whatever of the same datagram, or of another with its identification, comes behind it.
+#[test]
+fn what_is_whole_in_a_burst_stays_so_when_more_comes() {
+    let mut host = Host::new(&Config { datagrams_max: 1, ..Config::default() });
+    let whole = |id| fragments(&Packet::new(Family::V4, id, vec![1; 900]), &cut(900, 304));
+    host.push(&whole(1)[0]);
+    let twice = [whole(2), whole(2)].concat();
+    host.push_burst(&twice);
+    assert_eq!((host.out.delivered.len(), host.gauges().datagrams), (2, 1));
+    for again in 0..3 {
+        let refused = host.shard.counters().fragments(Reason::TooManyDatagrams);
+        let mut burst = whole(3 + again);
+        burst.push(burst[again as usize].clone());
+        burst.extend(whole(10 + again));
+        let before = host.out.delivered.len();
+        host.push_burst(&burst);
+        // The other one comes out as well: it is not touched by that.
+        assert_eq!(host.out.delivered.len() - before, 2, "fragment {again} once more");
+        let now = host.shard.counters().fragments(Reason::TooManyDatagrams);
+        assert_eq!((now - refused, host.gauges().datagrams), (1, 1));
+    }
+}
+
 /// However many in a row came mixed before.
 #[test]
 fn who_stops_mixing_is_seen_to_after_a_while() {
