@@ -18,9 +18,9 @@ const USAGE: &str = "\
 usage: cargo xtask test [--install] [--lacking] [--quick]
 
   --install   first fetch the Debian packages that the tests drive and this machine lacks, and from PyPI two clients of
-              file servers and a checker of spelling (into target/python); before the last step QEMU and a kernel for
-              it (into target/interop); as this is what CI does, it fails when all of it takes over 45 minutes, and says
-              so when over 25, which is the aim
+              file servers and a checker of spelling (into target/python); before the step that wants them QEMU and a
+              kernel for it (into target/interop); as this is what CI does, it fails when all of it takes over 45
+              minutes, and says so when over 25, which is the aim
   --lacking   run although programs are absent: what wants them is skipped. Without it that is a failure, before
               anything has run
   --quick     fewer seeds (SHUNT_TEST_QUICK=1), no loom models, no documentation, no real kernels

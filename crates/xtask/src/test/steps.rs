@@ -113,10 +113,7 @@ impl Plan {
         ];
         // Programs that are optimised as a whole: in the end one compiler works for a minute.
         let build = step("build what the tests start", 40, Ok(build()));
-        let mut turns = vec![
-            Turn::Beside { some: vec![build], others: first },
-            Turn::One(step("tests", 60, Ok(tests(&target, quick)))),
-        ];
+        let mut turns = vec![Turn::Beside { some: vec![build], others: first }];
         let waits = step("programs compared with kernel TCP", 30, Ok(compared(&target, quick)));
         let program = target.join("release/shunt");
         let served = |name, which: &'static str| {
@@ -125,9 +122,13 @@ impl Plan {
         };
         let serving = served("files served, with Samba's client and tests", "--smoke");
         if quick {
-            turns.extend([waits, serving].map(Turn::One));
+            let tests = step("tests", 60, Ok(tests(&target, quick, None)));
+            turns.extend([tests, waits, serving].map(Turn::One));
             return Self { turns };
         }
+        let programs = tests(&target, quick, Some(Part::Programs));
+        let crates = step("tests of crates", 60, Ok(tests(&target, quick, Some(Part::Crates))));
+        turns.push(Turn::One(step("tests of programs", 60, Ok(programs))));
         let breaks = served("files served, Samba's tests that wait", "--waiting");
         let compute = vec![
             step("build what notices lost wake-ups", 10, Ok(behind(&build_watchdog(&target)))),
@@ -139,10 +140,12 @@ impl Plan {
             step("what a newcomer is shown", 5, Ok(demonstration(&[]))),
             step("what one without nginx is shown", 5, Ok(demonstration(&["--built-here"]))),
             later("lost wake-ups", 10, move || Ok(watched(&target))),
-            later("beside real Linux kernels", 10, move || beside_kernels(install)),
         ];
         turns.push(Turn::Beside { some: vec![waits, breaks], others: compute });
         turns.extend(last.map(Turn::One));
+        // Timers of a protocol, in machines that idle; and what is fetched for them.
+        let kernels = later("beside real Linux kernels", 15, move || beside_kernels(install));
+        turns.push(Turn::Beside { some: vec![kernels], others: vec![crates] });
         Self { turns }
     }
 
@@ -263,10 +266,41 @@ fn at_once() -> String {
     (2 * thread::available_parallelism().map_or(1, usize::from)).to_string()
 }
 
-fn tests(target: &Path, quick: bool) -> Command {
-    let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--", "--show-output"]);
-    command.args(["--test-threads", &at_once(), "--skip", WAITS]);
+fn tests(target: &Path, quick: bool, part: Option<Part>) -> Command {
+    let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+    command.args(part.map(Part::args).unwrap_or_default());
+    command.args(["--", "--show-output", "--test-threads", &at_once(), "--skip", WAITS]);
     with_programs(command, target, quick)
+}
+
+/// Each test is in one of these. To cargo both are all of the workspace, for another choice of packages would build anew
+/// what they share; whether a test program is run is seen where it is to begin.
+#[derive(Clone, Copy)]
+enum Part {
+    /// What starts whole programs, and gets the machine for itself.
+    Programs,
+    /// What is left, examples in documentation included.
+    Crates,
+}
+
+impl Part {
+    /// Run in the directory of its package, with a test program and what that is told.
+    const fn script(self) -> &'static str {
+        match self {
+            Self::Programs => r#"case $PWD:$0 in */e2e:*/deps/*) exec "$0" "$@";; esac"#,
+            Self::Crates => r#"case $PWD:$0 in */e2e:*/deps/*);; *) exec "$0" "$@";; esac"#,
+        }
+    }
+
+    fn args(self) -> Vec<String> {
+        let runner = format!("target.'cfg(unix)'.runner = ['sh', '-c', '{}']", self.script());
+        let mut args = vec!["--config".to_owned(), runner];
+        if matches!(self, Self::Programs) {
+            // Without examples.
+            args.push("--tests".to_owned());
+        }
+        args
+    }
 }
 
 /// Several times as many at once as there are cores.
@@ -566,6 +600,34 @@ mod tests {
         let family = descendants(child.id());
         end(&mut child, &mut |_| {});
         assert_eq!(family.len(), 2);
+    }
+
+    #[test]
+    fn each_test_program_is_run_in_one_part() {
+        let place = tempfile::tempdir().unwrap();
+        let ran = |part: Part, package: &str, program: &str| {
+            let [dir, program] = [package, program].map(|path| place.path().join(path));
+            fs::create_dir_all(&dir).unwrap();
+            fs::create_dir_all(program.parent().unwrap()).unwrap();
+            if !program.exists() {
+                std::os::unix::fs::symlink("/bin/echo", &program).unwrap();
+            }
+            let mut command = sh(part.script());
+            let output = command.arg(program).args(["--skip", "a b"]).current_dir(dir).output();
+            let output = output.unwrap();
+            assert!(output.status.success());
+            output.stdout == b"--skip a b\n"
+        };
+        for (package, program, of_programs) in [
+            ("e2e", "target/debug/deps/it-1", true),
+            ("e2e", "target/debug/deps/e2e-2", true),
+            ("e2e", "rustdoctest1/rust_out", false),
+            ("crates/frag", "target/debug/deps/it-3", false),
+            ("e2e/crates/frag", "target/debug/deps/frag-4", false),
+        ] {
+            assert_eq!(ran(Part::Programs, package, program), of_programs, "{package} {program}");
+            assert_eq!(ran(Part::Crates, package, program), !of_programs, "{package} {program}");
+        }
     }
 
     #[test]
