@@ -128,6 +128,8 @@ pub enum Put {
     Shut,
     /// The kernel has the answer: make the call on the socket itself.
     Kernel,
+    /// All of it, and it goes nowhere: what TCP takes once more for a peer that has gone.
+    Lost,
     /// This errno.
     Failed(i32),
 }
@@ -1063,6 +1065,10 @@ impl Conn {
             && mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN == 0
         {
             return Some(Got::Failed(EAGAIN_RETRY));
+        }
+        if self.kernel.load(Ordering::Relaxed) & kernel::CLEAN != 0 {
+            // What waits is for who sends.
+            return Some(Got::End);
         }
         let mut errno = self.error.swap(0, Ordering::Relaxed).cast_signed();
         let mut ended = false;

@@ -961,6 +961,7 @@ unsafe fn transmit_ring(
     loop {
         match conn.send(w, fd, &mut from) {
             Put::All => return Ok(all),
+            Put::Lost => return limits::lost(w, conn, all),
             Put::Full => {
                 if flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(w, conn, fd) {
                     let moved = all - from.left();
@@ -1146,7 +1147,7 @@ pub(crate) unsafe fn send_file(
                 }
                 break Ok(());
             }
-            Err(Put::Kernel | Put::All) => {
+            Err(Put::Kernel | Put::Lost | Put::All) => {
                 ready::changed(w, conn);
                 // SAFETY: the caller's promise.
                 return outcome(unsafe { real::sendfile(fd, file, offset, n) });
@@ -1190,7 +1191,7 @@ pub(crate) fn send_where_it_lies(
             Err(Put::Full) if full(w, conn) => return Err(libc::EAGAIN),
             Err(Put::Full) => {}
             Err(Put::Failed(errno)) => return Err(errno),
-            Err(Put::Shut | Put::Kernel | Put::All) => return Err(libc::EOPNOTSUPP),
+            Err(Put::Shut | Put::Kernel | Put::Lost | Put::All) => return Err(libc::EOPNOTSUPP),
         }
     }
 }

@@ -55,7 +55,7 @@ pub(crate) use amend::{before_a_fork, lift, put_down};
 pub(crate) use control::{closed, control, created, duplicated, looked_at, other, passed};
 pub(crate) use forking::{hold_sets, let_sets_go};
 pub(crate) use kick::{is_kick, move_kick};
-pub(crate) use leaving::{changed, detached, forget, reregister, unregister};
+pub(crate) use leaving::{changed, detached, forget, reregister, unhidden, unregister};
 use leftover::{is_nobodys, looks_alike};
 pub(crate) use outside::has_read;
 pub(crate) use park::{unpark, unpark_all};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use libc::{EPOLL_CTL_ADD, EPOLLIN, O_ASYNC, POLLIN, SOL_SOCKET};
+use libc::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, O_ASYNC, POLLIN, SOL_SOCKET};
 
 use crate::calls::corner::{
     control_of, control_within, recvmmsg_until, select_of_many, table_size,
@@ -355,4 +355,46 @@ pub fn select_with_the_limit_as_number(s: &mut Stage) {
     let only =
         |ms| select_of_many(all, 1024, beyond, &[r], Duration::from_millis(ms)).map(|(n, _)| n);
     say!("a pipe", only(30), calls::write(w, b"x"), only(5000));
+}
+
+/// The peer is killed when it has read all: what is sent then goes nowhere, and what comes after that is told of it. Each had
+/// slept for long enough to be woken by the kernel.
+pub fn sent_to_a_peer_that_was_killed(s: &mut Stage) {
+    let all: [Conn; 5] = std::array::from_fn(|_| s.pair());
+    for c in all {
+        s.tell(&format!("recv {} 9 0", c.b));
+        std::thread::sleep(SETTLE * 2);
+        say!("sent", calls::send(c.a, b"message", 0));
+        say!("read", s.answer());
+    }
+    let [c, asked, watched, in_parts, ended] = all;
+    let ep = calls::epoll_create().expect("a set");
+    calls::epoll_ctl(ep, EPOLL_CTL_ADD, watched.a, EPOLLIN | EPOLLOUT | EPOLLET | EPOLLRDHUP, 1)
+        .expect("added");
+    let edges = || calls::epoll_wait(ep, 4, 0).map(|told| told.first().copied());
+    say!("there", edges());
+    calls::kill(s.peer_pid(), libc::SIGKILL).expect("killed");
+    for c in all {
+        say!("end", calls::poll(c.a, libc::POLLRDHUP, 10_000));
+    }
+    settle();
+    let error = |c: Conn| calls::getsockopt(c.a, SOL_SOCKET, libc::SO_ERROR);
+    let send = |c: Conn, text: &str| {
+        let got = calls::send(c.a, text.as_bytes(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+        settle();
+        got
+    };
+    say!("the end", s.mask(c.a), edges(), edges(), error(c), try_recv(ended.a, 9));
+    say!("nothing", send(c, ""), s.mask(c.a));
+    say!("one more", send(c, "more"), s.mask(c.a), try_recv(c.a, 9), s.mask(c.a));
+    say!("and another", send(c, "more"), s.mask(c.a), send(c, "more"), error(c), try_recv(c.a, 9));
+    say!("one more", send(asked, "more"), error(asked), error(asked), s.mask(asked.a));
+    say!("and another", send(asked, "more"), send(asked, ""), try_recv(asked.a, 9));
+    say!("one more", send(watched, "more"), edges(), edges());
+    say!("and another", send(watched, "more"), edges());
+    let parts = calls::writev(in_parts.a, &[b"in ", b"parts"]);
+    settle();
+    say!("one more", parts, send(in_parts, "more"));
+    say!("one more", send(ended, "more"), try_recv(ended.a, 9), send(ended, "more"));
+    say!("shut", calls::shutdown(ended.a, libc::SHUT_WR), s.mask(ended.a));
 }

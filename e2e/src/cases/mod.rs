@@ -116,6 +116,7 @@ macro_rules! oracle_cases {
                 left_in_queue_counted left_in_queue_of_a_listener_that_was_passed
                 many_messages_with_a_limit
                 epoll_nested_deep select_of_high_numbers select_with_the_limit_as_number
+                sent_to_a_peer_that_was_killed
             }
             rarely {
                 reuseport_of_two fast_open number_closed_past_us bytes_taken_past_us control_data_to_send

@@ -1048,7 +1048,8 @@ impl Conn {
         }
         let flags = peer.flags.load(Ordering::Acquire);
         let hints = self.kernel.load(Ordering::Relaxed);
-        if Self::closed_cleanly(flags) && !self.sent_after(mine) || hints & kernel::CLEAN != 0 {
+        let clean = Self::closed_cleanly(flags) || hints & kernel::CLEAN != 0;
+        if clean && !self.sent_after(mine) {
             return 0;
         }
         let reset = flags & flag::RESET != 0 || hints & kernel::RESET != 0;

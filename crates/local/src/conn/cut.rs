@@ -1,8 +1,26 @@
 //! Where TCP ends before the switch, or before it is known where that is.
 
-use super::{Conn, ECONNRESET, Got, Half, Ordering, flag, kernel};
+use super::{Conn, ECONNRESET, EPIPE, Got, Half, Ordering, Put, call, flag, kernel};
 
 impl Conn {
+    /// What becomes of a message to a peer that was killed when it had read all, but for a doorbell: of its end the kernel has
+    /// made a reset then, and refuses what TCP would take once more. That is lost there as well, and answered with a reset, of
+    /// which who sends next is told.
+    pub(super) fn takes_a_last_one(&self, fd: i32, mine: &Half, len: usize) -> Put {
+        if self.kernel.load(Ordering::Relaxed) & kernel::CLEAN == 0 {
+            return Put::Kernel;
+        }
+        if len > 0 {
+            // The kernel's own is of a connection that had not ended.
+            let _ = call::getsockopt::<i32>(fd, 1, 4);
+            self.error.store(EPIPE.cast_unsigned(), Ordering::Relaxed);
+            self.kernel
+                .fetch_or(kernel::ERR | kernel::HUP | kernel::AFTER_CLOSE, Ordering::Relaxed);
+            mine.flags.fetch_or(flag::AFTER, Ordering::Relaxed);
+        }
+        Put::Lost
+    }
+
     /// TCP has nothing more to read, which may be before the switch, or before it is known where that is. How the stream ends.
     pub(super) fn ends_before_up(&self, fd: i32, mine: &Half, peer: &Half) -> Got {
         self.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);

@@ -353,7 +353,7 @@ impl Conn {
         let flags = peer.flags.load(Ordering::Acquire);
         let hints = self.kernel.load(Ordering::Relaxed);
         let after = self.sent_after(mine);
-        if Self::closed_cleanly(flags) && !after || hints & kernel::CLEAN != 0 {
+        if (Self::closed_cleanly(flags) || hints & kernel::CLEAN != 0) && !after {
             return End::Clean;
         }
         let reset = (flags & flag::RESET != 0 || hints & kernel::RESET != 0) && !after;

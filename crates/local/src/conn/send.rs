@@ -26,10 +26,10 @@ impl Conn {
             return Put::Full;
         };
         self.misses_reader(fd, mine, peer);
-        if let Some(put) = self.send_refused(w, fd, mine, peer) {
-            return put;
-        }
         let all = from.left();
+        if let Some(put) = self.send_refused(w, fd, mine, peer) {
+            return if put == Put::Kernel { self.takes_a_last_one(fd, mine, all) } else { put };
+        }
         let mut stalled = false;
         while from.left() > 0 {
             let tail = mine.sent.load(Ordering::Relaxed);
@@ -179,6 +179,10 @@ impl Conn {
             let _ = self.tell_reset(fd, mine, errno);
             let errno = if told { EPIPE } else { Self::named(mine, peer, errno) };
             return Some(Put::Failed(errno));
+        }
+        if hints & kernel::CLEAN != 0 && self.sent_after(mine) {
+            let _ = self.tell_reset(fd, mine, EPIPE);
+            return Some(Put::Failed(EPIPE));
         }
         if self.is_told(mine) && hints & kernel::CLEAN == 0 {
             // Behind a reset nothing is sent, of which the kernel may not know: it takes a last message after a mere end.

@@ -61,3 +61,9 @@ pub(super) fn failed(w: &World, conn: &Conn, errno: c_int, moved: usize) -> Outc
     conn.tell_later(w, errno);
     Ok(moved)
 }
+
+/// What a call answers whose bytes go nowhere, as TCP lets one: what comes of it is an event.
+pub(super) fn lost(w: &'static World, conn: &'static Conn, all: usize) -> Outcome {
+    ready::unhidden(w, conn);
+    Ok(all)
+}

@@ -154,7 +154,7 @@ pub(crate) fn splice_in(
             }
             Err(Put::Shut) => return shut(w, conn, fd, 0, 0),
             Err(Put::Failed(libc::EPIPE)) => return broken_pipe(0, 0),
-            Err(Put::Kernel | Put::All) => {
+            Err(Put::Kernel | Put::Lost | Put::All) => {
                 ready::changed(w, conn);
                 // SAFETY: no offsets: both ends are streams.
                 return outcome(unsafe {

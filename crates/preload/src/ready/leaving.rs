@@ -38,6 +38,17 @@ pub(crate) fn changed(w: &'static World, conn: &'static Conn) {
     ask_anew(w, conn);
 }
 
+/// What the kernel has said of the end, and was hidden, is to be told: to who watches edges it says that again.
+pub(crate) fn unhidden(w: &'static World, conn: &'static Conn) {
+    for (which, set) in registrations(conn) {
+        let r = &conn.sets[which];
+        let is_watched = r.flags.load(Ordering::Relaxed) & reg::TAGGED != 0;
+        if is_watched && r.events.load(Ordering::Relaxed) & ET != 0 {
+            register(w, set, conn, which);
+        }
+    }
+}
+
 /// A connection is about to be dissolved: out of the lists, but its registrations stay.
 pub(crate) fn unregister(w: &'static World, conn: &'static Conn) {
     unpark_all(conn);

@@ -56,8 +56,8 @@ impl State {
     pub(super) fn mask(&self) -> u32 {
         let Self { flags, peer_flags, hints, after, .. } = *self;
         let deaf = flag::SHUT | flag::SHUT_RD;
-        let clean = Conn::closed_cleanly(peer_flags) && !after || hints & kernel::CLEAN != 0;
-        let clean = clean && flags & deaf != deaf;
+        let clean = Conn::closed_cleanly(peer_flags) || hints & kernel::CLEAN != 0;
+        let clean = clean && !after && flags & deaf != deaf;
         let reset = (peer_flags & flag::RESET != 0 || hints & kernel::RESET != 0) && !after;
         let mut mask = 0;
         if self.readable {

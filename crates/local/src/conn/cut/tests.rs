@@ -80,3 +80,30 @@ fn an_end_in_order_is_one() {
     assert_eq!(receives(&server), Got::Part(10));
     assert_eq!(receives(&server), Got::End);
 }
+
+fn sends(end: &End, text: &[u8]) -> Put {
+    let mut text = text.to_vec();
+    Buffers::over(&mut text, |bytes| end.conn.send(end.w, end.fd(), bytes))
+}
+
+#[test]
+fn a_peer_that_died_beside_a_doorbell_is_sent_one_message_more() {
+    let [client, server] = unread(10);
+    half(&client).up_at.store(1 + 10, Ordering::Relaxed);
+    half(&client).flags.fetch_or(flag::UP, Ordering::Release);
+    assert_eq!(receives(&server), Got::Part(10));
+    let (mine, peer) = server.conn.halves(server.w).unwrap();
+    client.conn.arm_cold(client.w, half(&client));
+    server.conn.notify(server.w, server.fd(), mine, peer);
+    // With the doorbell unread, as where it is killed.
+    is_reset(&client, &server);
+    assert!(server.conn.ask(server.fd()));
+    assert_eq!((receives(&server), receives(&server)), (Got::End, Got::End));
+    assert_eq!((sends(&server, b""), sends(&server, b"one")), (Put::Lost, Put::Lost));
+    assert_eq!(receives(&server), Got::End, "behind its end a stream gives no error");
+    assert_eq!(server.conn.socket_error(server.w, server.fd(), 0), EPIPE);
+    assert_eq!(server.conn.socket_error(server.w, server.fd(), 0), 0, "told twice");
+    for _ in 0..2 {
+        assert_eq!(sends(&server, b"two"), Put::Failed(EPIPE));
+    }
+}
