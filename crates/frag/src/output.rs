@@ -10,7 +10,10 @@ pub trait Sink<B> {
     /// A packet that is no fragment: pass it on. `len` of its bytes belong to it.
     fn whole(&mut self, buffer: B, len: usize);
 
-    /// A datagram is complete. Its buffers are released, one by one, after this returns.
+    /// A datagram is complete. Its buffers are released, one by one, after this returns. Should this panic, it was not
+    /// delivered: a datagram that was in progress stays so until its time is up, and of one that was not, all of it having
+    /// come in one burst or being one atomic fragment, the next burst, [`Shard::expire`](crate::Shard::expire) or
+    /// [`Shard::clear`](crate::Shard::clear) releases the buffers ([`Reason::Cleared`]).
     fn datagram(&mut self, datagram: &Datagram<'_, B>);
 
     /// The shard does not need this buffer any more. Should this panic where several buffers of a datagram are

@@ -76,7 +76,8 @@ reasons! {
     Nested = 22, "nested", "fragment header inside of a fragment";
     /// The identification came round: what was left of its last user is gone (RFC 4963).
     Stale = 23, "stale", "identification was used again";
-    /// The caller asked for it: see [`Shard::clear`](crate::Shard::clear).
+    /// The caller asked for it: see [`Shard::clear`](crate::Shard::clear). Or its sink panicked when it was to take the
+    /// datagram: see [`Sink::datagram`](crate::Sink::datagram).
     Cleared = 24, "cleared", "given up on request";
     /// The datagram's buffers cost more than there is memory in all, or than 4 GiB: see
     /// [`Arrival::cost`](crate::Arrival::cost).

@@ -69,7 +69,7 @@ pub(crate) struct Sets<B> {
     all: u32,
     place: [u8; BURST],
     owner: [u8; BURST],
-    /// Set by set, in order. Of what is left of them when a sink panics nobody hears any more.
+    /// Set by set, in order. What is left of them when a sink panics the next call gives back.
     pieces: [Piece<B>; BURST],
 }
 
@@ -275,6 +275,16 @@ impl<B> Sets<B> {
         (set.members >> at == 1).then_some(set)
     }
 
+    /// Hands out what is held of sets that were not handed out. Should that panic, nothing is handed out twice.
+    #[cold]
+    pub(crate) fn left(&mut self, mut release: impl FnMut(B)) {
+        for piece in &mut self.pieces {
+            if let Store::Held(buffer) = std::mem::take(&mut piece.store) {
+                release(buffer);
+            }
+        }
+    }
+
     /// The pieces of a set.
     #[inline]
     pub(crate) fn pieces(&mut self, set: Set) -> &mut [Piece<B>] {
@@ -283,10 +293,11 @@ impl<B> Sets<B> {
     }
 }
 
-/// Gives back the buffers of a set that was handed out.
+/// Gives back the buffers of a set that was handed out. Should the sink panic, the others are dropped.
 #[inline]
 pub(crate) fn release<B>(pieces: &mut [Piece<B>], sink: &mut impl Sink<B>) {
-    for piece in pieces {
+    let mut pieces = Delivered(pieces.iter_mut());
+    for piece in pieces.0.by_ref() {
         if let Store::Held(buffer) = std::mem::take(&mut piece.store) {
             sink.release(buffer, Released::Delivered);
         }
@@ -307,8 +318,8 @@ fn sort(order: &mut [u8], parsed: &[Parsed]) {
     }
     for known in 0..count {
         // Those with the same offset, of which there will be no set, as they came. None is greater than 65,528.
-        let last = offsets[known];
-        let less = |other: usize| usize::from(offsets[other] < last + u16::from(other < known));
+        let offset = offsets[known];
+        let less = |other: usize| usize::from(offsets[other] < offset + u16::from(other < known));
         let rank: usize = (0..count).map(less).sum();
         order[rank] = places[known];
     }
@@ -328,6 +339,18 @@ fn alike(tags: &[u32; BURST], tag: u32) -> u32 {
         alike |= u32::from(*other == tag) << at;
     }
     alike
+}
+
+/// Pieces that were handed out and are not given back yet.
+struct Delivered<'s, B>(std::slice::IterMut<'s, Piece<B>>);
+
+impl<B> Drop for Delivered<'_, B> {
+    #[inline]
+    fn drop(&mut self) {
+        for piece in &mut self.0 {
+            piece.store = Store::Nothing;
+        }
+    }
 }
 
 /// A place in a burst.

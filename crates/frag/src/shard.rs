@@ -68,8 +68,30 @@ pub struct Shard<B> {
     lease: Lease,
     /// Packets of a burst, between parsing and work.
     parsed: Box<[Parsed]>,
-    /// Datagrams of which all is in that burst; none: a sink has panicked.
-    sets: Option<Box<Sets<B>>>,
+    /// Datagrams of which all is in that burst.
+    sets: Box<Sets<B>>,
+}
+
+impl<B> Table<B> {
+    /// Tells the sink of what will come out with a packet that is to come soon.
+    #[inline(always)]
+    fn foresee_of(&self, soon: &Parsed, buffer: &B, sink: &mut impl Sink<B>) {
+        match soon.kind {
+            Kind::Fragment => self.foresee(&soon.ahead, buffer, sink),
+            Kind::Member => sink.soon(buffer),
+            Kind::Other => {}
+        }
+    }
+
+    /// Has what the fragments of a burst need brought near, all at once: each alone would be waited for.
+    #[inline(always)]
+    fn touch_all(&self, parsed: &[Parsed]) {
+        if self.datagrams() < FAR {
+            return;
+        }
+        let seen = parsed.iter().map(|parsed| self.touch(&parsed.ahead));
+        std::hint::black_box(seen.fold(0, |all, seen| all ^ seen));
+    }
 }
 
 /// What a packet is to a burst.
@@ -119,7 +141,7 @@ impl<B> Shard<B> {
     #[must_use]
     pub fn new(limits: &Limits, ledger: &Arc<Ledger>, secret: HashKey) -> Self {
         let (table, lease) = (Table::new(limits, secret), Lease::new(ledger));
-        Self { table, lease, parsed: Parsed::burst(), sets: Some(Sets::new()) }
+        Self { table, lease, parsed: Parsed::burst(), sets: Sets::new() }
     }
 
     /// The most memory that a shard ever takes beside [`Config::memory_bytes`](crate::Config::memory_bytes), bytes: to
@@ -168,15 +190,15 @@ impl<B> Shard<B> {
     /// no memory (unless something else is to be seen to first: a time that is up, another shard that is short of memory, a
     /// table that is changing) and are handed out also where there is none; none of their payload is copied
     /// ([`Released::Copied`]). The list is empty afterwards, also if the sink has panicked: what had not been looked at by
-    /// then is dropped.
+    /// then is dropped, and what had been looked at the next call releases ([`Sink::datagram`]).
     pub fn push_burst(
         &mut self,
         arrivals: &mut Vec<Arrival<'_, B>>,
         now: u64,
         sink: &mut impl Sink<B>,
     ) {
-        let mut parsed = self.take_parsed();
-        let mut sets = self.sets.take().unwrap_or_else(Sets::new);
+        let mut parsed = self.take_parsed(sink);
+        let Self { table, lease, sets, .. } = self;
         let mut heads: [&[u8]; SETS] = [&[]; SETS];
         let mut rest = arrivals.drain(..);
         let mut begun = 0;
@@ -188,15 +210,17 @@ impl<B> Shard<B> {
                 let other = wire::parse_to(next.packet, next.scope, &mut to.ahead.fragment);
                 to.kind = Kind::of(other);
                 if to.kind == Kind::Fragment {
-                    self.table.look_up(&mut to.ahead);
+                    table.look_up(&mut to.ahead);
                     new |= u32::from(to.ahead.guess == ABSENT) << at;
                 } else {
                     to.ahead.guess = ABSENT;
                     to.other = other;
                 }
             }
-            self.touch(&parsed[..came]);
-            self.find_sets(&mut sets, new, &mut parsed, now, |at| (next[at].packet, next[at].cost));
+            table.touch_all(&parsed[..came]);
+            Self::find_sets((table, lease), sets, new, &mut parsed, now, |at| {
+                (next[at].packet, next[at].cost)
+            });
             for at in 0..came {
                 let Some(arrival) = rest.next() else { break };
                 sink.meanwhile(begun);
@@ -204,21 +228,27 @@ impl<B> Shard<B> {
                 let parsed_at = &parsed[at];
                 let soon = parsed[..came].get(at + SOON).zip(rest.as_slice().get(SOON - 1));
                 if let Some((soon, arrival)) = soon {
-                    self.foresee(soon, &arrival.buffer, sink);
+                    table.foresee_of(soon, &arrival.buffer, sink);
                 }
                 if parsed_at.kind == Kind::Fragment {
                     let ahead = &parsed_at.ahead;
-                    self.table.push(&mut self.lease, ahead, arrival, now, &mut Alone(sink));
+                    table.push(lease, ahead, arrival, now, &mut Alone(sink));
                 } else if parsed_at.kind == Kind::Member {
-                    self.put_together(&mut sets, &parsed, (at, arrival), &mut heads, now, sink);
+                    Self::put_together(
+                        (table, lease, sets),
+                        &parsed,
+                        (at, arrival),
+                        &mut heads,
+                        now,
+                        sink,
+                    );
                 } else {
                     let fragment = &parsed_at.ahead.fragment;
-                    pass(&mut self.table.counters, parsed_at.other, fragment, arrival, sink);
+                    pass(&mut table.counters, parsed_at.other, fragment, arrival, sink);
                 }
             }
         }
         drop(rest);
-        self.sets = Some(sets);
         self.parsed = parsed;
     }
 
@@ -237,7 +267,7 @@ impl<B> Shard<B> {
     ) where
         B: Copy,
     {
-        let mut parsed = self.take_parsed();
+        let mut parsed = self.take_parsed(sink);
         // Whose a fragment is is as good as chance. So it is not branched on, but sorted by.
         let (mut own, mut others) = ([0u8; BURST], [0u8; BURST]);
         let mut begun = 0;
@@ -300,8 +330,8 @@ impl<B> Shard<B> {
         now: u64,
         sink: &mut impl Sink<B>,
     ) {
-        let mut parsed = self.take_parsed();
-        let mut sets = self.sets.take().unwrap_or_else(Sets::new);
+        let mut parsed = self.take_parsed(sink);
+        let Self { table, lease, sets, .. } = self;
         let mut heads: [&[u8]; SETS] = [&[]; SETS];
         let mut fragments = fragments.into_iter();
         let mut arrivals = [const { None::<Arrival<'p, B>> }; BURST];
@@ -314,36 +344,42 @@ impl<B> Shard<B> {
                     std::hint::black_box(arrival.packet.first());
                 }
                 (to.ahead.fragment, to.kind) = (fragment, Kind::Fragment);
-                self.table.look_up(&mut to.ahead);
+                table.look_up(&mut to.ahead);
                 new |= u32::from(to.ahead.guess == ABSENT) << came;
                 arrivals[came] = Some(arrival);
                 came += 1;
             }
-            self.touch(&parsed[..came]);
+            table.touch_all(&parsed[..came]);
             let packet = |at: usize| {
                 arrivals[at].as_ref().map_or((&[][..], 0), |next| (next.packet, next.cost))
             };
-            self.find_sets(&mut sets, new, &mut parsed, now, packet);
+            Self::find_sets((table, lease), sets, new, &mut parsed, now, packet);
             for (at, parsed_at) in parsed[..came].iter().enumerate() {
                 let Some(arrival) = arrivals[at].take() else { continue };
                 sink.meanwhile(begun);
                 begun += 1;
                 let soon = parsed[..came].get(at + SOON).zip(arrivals[..came].get(at + SOON));
                 if let Some((soon, Some(arrival))) = soon {
-                    self.foresee(soon, &arrival.buffer, sink);
+                    table.foresee_of(soon, &arrival.buffer, sink);
                 }
                 if parsed_at.kind == Kind::Member {
-                    self.put_together(&mut sets, &parsed, (at, arrival), &mut heads, now, sink);
+                    Self::put_together(
+                        (table, lease, sets),
+                        &parsed,
+                        (at, arrival),
+                        &mut heads,
+                        now,
+                        sink,
+                    );
                 } else {
                     let ahead = &parsed_at.ahead;
-                    self.table.push(&mut self.lease, ahead, arrival, now, &mut Alone(sink));
+                    table.push(lease, ahead, arrival, now, &mut Alone(sink));
                 }
             }
             if came < BURST {
                 break;
             }
         }
-        self.sets = Some(sets);
         self.parsed = parsed;
     }
 
@@ -358,7 +394,7 @@ impl<B> Shard<B> {
         sink: &mut impl Sink<B>,
         mut arrival: impl FnMut(u64) -> Arrival<'p, B>,
     ) -> usize {
-        let mut parsed = self.take_parsed();
+        let mut parsed = self.take_parsed(sink);
         let mut tickets = [(0, 0); BURST];
         let mut received = from.receive();
         let mut all = 0;
@@ -370,7 +406,7 @@ impl<B> Shard<B> {
                 *place = ticket;
                 came += 1;
             }
-            self.touch(&parsed[..came]);
+            self.table.touch_all(&parsed[..came]);
             received.touch();
             for (parsed, (ticket, up_to)) in parsed[..came].iter().zip(&tickets) {
                 let arrival = arrival(*ticket);
@@ -390,7 +426,7 @@ impl<B> Shard<B> {
     /// Finds the datagrams of which all is in a burst. `new`: see [`Sets::find`].
     #[inline(always)]
     fn find_sets<'p>(
-        &self,
+        (table, lease): (&Table<B>, &Lease),
         sets: &mut Sets<B>,
         new: u32,
         parsed: &mut [Parsed],
@@ -398,8 +434,8 @@ impl<B> Shard<B> {
         packet: impl Fn(usize) -> (&'p [u8], u32),
     ) {
         // It takes two.
-        if new & new.wrapping_sub(1) != 0 && self.table.is_at_ease(&self.lease, now) {
-            sets.find(new, parsed, &self.table, packet);
+        if new & new.wrapping_sub(1) != 0 && table.is_at_ease(lease, now) {
+            sets.find(new, parsed, table, packet);
         }
     }
 
@@ -407,8 +443,7 @@ impl<B> Shard<B> {
     /// by set, whose header is not plain.
     #[inline(always)]
     fn put_together<'p>(
-        &mut self,
-        sets: &mut Sets<B>,
+        (table, lease, sets): (&mut Table<B>, &mut Lease, &mut Sets<B>),
         parsed: &[Parsed],
         (at, arrival): (usize, Arrival<'p, B>),
         heads: &mut [&'p [u8]; SETS],
@@ -423,37 +458,31 @@ impl<B> Shard<B> {
         if let Some(set) = sets.put(at, f, arrival.buffer) {
             let first = &parsed[usize::from(set.first)].ahead.fragment;
             let pieces = sets.pieces(set);
-            self.table.hand_out(&mut self.lease, set, (first, heads[owner]), pieces, now, sink);
+            table.hand_out(lease, set, (first, heads[owner]), pieces, now, sink);
             release(pieces, sink);
         }
     }
 
-    /// Tells the sink of what will come out with a packet that is to come soon.
-    #[inline(always)]
-    fn foresee(&self, soon: &Parsed, buffer: &B, sink: &mut impl Sink<B>) {
-        match soon.kind {
-            Kind::Fragment => self.table.foresee(&soon.ahead, buffer, sink),
-            Kind::Member => sink.soon(buffer),
-            Kind::Other => {}
-        }
-    }
-
-    /// Has what the fragments of a burst need brought near, all at once: each alone would be waited for.
-    #[inline(always)]
-    fn touch(&self, parsed: &[Parsed]) {
-        if self.table.datagrams() < FAR {
-            return;
-        }
-        let seen = parsed.iter().map(|parsed| self.table.touch(&parsed.ahead));
-        std::hint::black_box(seen.fold(0, |all, seen| all ^ seen));
-    }
-
     /// For a new burst: of the one before nothing is left.
-    fn take_parsed(&mut self) -> Box<[Parsed]> {
+    #[inline]
+    fn take_parsed(&mut self, sink: &mut impl Sink<B>) -> Box<[Parsed]> {
         self.table.settle();
+        self.release_left(sink);
         let parsed = std::mem::replace(&mut self.parsed, Box::new([]));
-        // None: a sink has panicked in the middle of the last burst.
         if parsed.is_empty() { Parsed::burst() } else { parsed }
+    }
+
+    /// Gives back what the last burst has left, if a sink has panicked in the middle of it: fragments of datagrams of which
+    /// all was there, and that it has not taken.
+    #[inline]
+    fn release_left(&mut self, sink: &mut impl Sink<B>) {
+        // Else all that was parsed is back.
+        if self.parsed.is_empty() {
+            self.sets.left(|buffer| {
+                self.table.counters.fragments += 1;
+                self.table.drop_fragment(buffer, Reason::Cleared, sink);
+            });
+        }
     }
 
     /// Gives up datagrams that have taken too long, at most `most`. Answers when the next one's time
@@ -463,11 +492,13 @@ impl<B> Shard<B> {
     /// another shard has too little memory, this is also when what is held here for datagrams that nothing comes for
     /// any more goes to it.
     pub fn expire(&mut self, now: u64, most: usize, sink: &mut impl Sink<B>) -> Option<u64> {
+        self.release_left(sink);
         self.table.expire(&mut self.lease, now, most, sink)
     }
 
     /// Gives up all datagrams in progress.
     pub fn clear(&mut self, now: u64, sink: &mut impl Sink<B>) {
+        self.release_left(sink);
         self.table.clear(&mut self.lease, now, sink);
     }
 

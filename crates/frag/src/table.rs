@@ -144,6 +144,8 @@ pub(crate) struct Table<B> {
     pub(crate) counters: Counters,
     /// Where headers are made.
     header: Vec<u8>,
+    /// See [`Untaken`].
+    untaken: Vec<B>,
     /// Records that were moved.
     #[cfg(test)]
     moved: u32,
@@ -194,6 +196,7 @@ impl<B> Table<B> {
             relieved: 0,
             counters: Counters::default(),
             header: Vec::new(),
+            untaken: Vec::new(),
             #[cfg(test)]
             moved: 0,
         }
@@ -459,6 +462,7 @@ impl<B> Table<B> {
     /// A whole datagram with a fragment header: apart from whatever has the same key (RFC 6946).
     #[cold]
     fn deliver_atomic(&mut self, incoming: Incoming<'_, B>, now: u64, sink: &mut impl Sink<B>) {
+        self.release_untaken(sink);
         let f = incoming.fragment;
         if usize::from(f.header_len) - 40 + usize::from(f.len) > 65_535 {
             return self.drop_fragment(incoming.buffer, Reason::Oversize, sink);
@@ -466,18 +470,33 @@ impl<B> Table<B> {
         let finish = Finish { next_at: f.next_at, protocol: f.protocol, ecn: f.ecn, len: f.len };
         let mut header = std::mem::take(&mut self.header);
         wire::finish(&incoming.packet[..usize::from(f.header_len)], &finish, &mut header);
+        let mut untaken = Untaken { buffer: Some(incoming.buffer), all: &mut self.untaken };
+        if let Some(buffer) = &untaken.buffer {
+            sink.datagram(&Datagram {
+                key: &f.key,
+                header: &header,
+                len: usize::from(f.len),
+                first_at: now,
+                payload: Payload::One { buffer, at: f.payload_at },
+            });
+        }
+        let buffer = untaken.buffer.take();
+        drop(untaken);
         self.counters.datagrams += 1;
         self.counters.bytes += u64::from(f.len);
         self.counters.fragments_delivered += 1;
-        sink.datagram(&Datagram {
-            key: &f.key,
-            header: &header,
-            len: usize::from(f.len),
-            first_at: now,
-            payload: Payload::One { buffer: &incoming.buffer, at: f.payload_at },
-        });
         self.keep_header(header);
-        sink.release(incoming.buffer, Released::Delivered);
+        if let Some(buffer) = buffer {
+            sink.release(buffer, Released::Delivered);
+        }
+    }
+
+    /// Gives back buffers of atomic fragments that a sink has not taken.
+    #[inline]
+    fn release_untaken(&mut self, sink: &mut impl Sink<B>) {
+        while let Some(buffer) = self.untaken.pop() {
+            self.drop_fragment(buffer, Reason::Cleared, sink);
+        }
     }
 
     /// Room for the next header, unless it is much.
@@ -987,6 +1006,7 @@ impl<B> Table<B> {
         most: usize,
         sink: &mut impl Sink<B>,
     ) -> Option<u64> {
+        self.release_untaken(sink);
         let mut left = most;
         if lease.wanted() != self.relieved {
             left -= self.relieve(lease, now, most, sink);
@@ -1027,6 +1047,7 @@ impl<B> Table<B> {
 
     /// Gives up everything.
     pub(crate) fn clear(&mut self, lease: &mut Lease, now: u64, sink: &mut impl Sink<B>) {
+        self.release_untaken(sink);
         for family in 0..2 {
             while self.ages[family].oldest != NONE {
                 self.give_up(lease, self.ages[family].oldest, Reason::Cleared, now, sink);
@@ -1087,6 +1108,19 @@ impl<B> Drop for Ending<'_, B> {
     #[inline]
     fn drop(&mut self) {
         self.table.put_away(self.lease, self.n, self.may_keep);
+    }
+}
+
+/// The buffer of an atomic fragment while a sink takes its datagram. Should that panic, it is kept, to be given back by a
+/// call that has a sink.
+struct Untaken<'t, B> {
+    buffer: Option<B>,
+    all: &'t mut Vec<B>,
+}
+
+impl<B> Drop for Untaken<'_, B> {
+    fn drop(&mut self) {
+        self.all.extend(self.buffer.take());
     }
 }
 

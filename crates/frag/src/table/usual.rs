@@ -165,10 +165,6 @@ impl<B> Table<B> {
                 finish_header(heading, head, (set.ecn, set.len), &mut made)
             }
         };
-        self.counters.fragments += pieces.len() as u64;
-        self.counters.datagrams += 1;
-        self.counters.bytes += u64::from(set.len);
-        self.counters.fragments_delivered += pieces.len() as u64;
         lease.pace.completed(set.cost);
         pieces[1..].iter().for_each(|_| lease.pace.waited(0));
         // For those that wait: see `give_up_late`.
@@ -181,6 +177,11 @@ impl<B> Table<B> {
             first_at: now,
             payload: Payload::Together(pieces),
         });
+        // Had that panicked, its fragments would be left, to be counted when they are given back.
+        self.counters.fragments += pieces.len() as u64;
+        self.counters.datagrams += 1;
+        self.counters.bytes += u64::from(set.len);
+        self.counters.fragments_delivered += pieces.len() as u64;
         self.keep_header(made);
     }
 

@@ -1,10 +1,12 @@
 //! A sink that panics: what the shard has it keeps or gives back, and goes on.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use frag::wire::parse;
 use frag::{Arrival, Config, Datagram, HashKey, Ledger, Policy, Released, Shard, Sink};
 use testkit::fragments::{Family, Packet, cut};
 use testkit::heap;
@@ -168,5 +170,139 @@ fn a_sink_that_panics_while_buffers_are_released_loses_nothing_of_the_shard() {
                 assert_eq!(ledger.left(), ledger.limit());
             }
         }
+    }
+}
+
+/// Knows buffers by their numbers, and panics when it is to take a datagram.
+#[derive(Default)]
+struct Refusing {
+    /// Datagrams until then.
+    patience: Option<u32>,
+    taken: u64,
+    /// How often each buffer was released, and how often of those as delivered.
+    released: HashMap<u32, (u32, u32)>,
+}
+
+impl Sink<u32> for Refusing {
+    fn whole(&mut self, _: u32, _: usize) {}
+
+    fn datagram(&mut self, _: &Datagram<'_, u32>) {
+        if let Some(left) = &mut self.patience {
+            if *left == 0 {
+                self.patience = None;
+                std::panic::resume_unwind(Box::new("enough"));
+            }
+            *left -= 1;
+        }
+        self.taken += 1;
+    }
+
+    fn release(&mut self, buffer: u32, why: Released) {
+        let (all, delivered) = self.released.entry(buffer).or_default();
+        *all += 1;
+        *delivered += u32::from(why == Released::Delivered);
+    }
+}
+
+/// How packets come in.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    OneByOne,
+    Burst,
+    Parsed,
+}
+
+/// What is called next.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    Burst,
+    Expire,
+    Clear,
+}
+
+/// Hands in what comes at once. Answers whether the sink panicked.
+fn hand_in(
+    shard: &mut Shard<u32>,
+    packets: &[Vec<u8>],
+    (way, first): (Way, u32),
+    sink: &mut Refusing,
+) -> bool {
+    let arrivals = (first..).zip(packets).map(|(buffer, packet)| Arrival::new(packet, buffer));
+    let all = || match way {
+        Way::OneByOne => arrivals.for_each(|arrival| shard.push(arrival, SECOND, sink)),
+        Way::Burst => shard.push_burst(&mut arrivals.collect(), SECOND, sink),
+        Way::Parsed => {
+            let parsed = arrivals.map(|arrival| match parse(arrival.packet, 0) {
+                Ok(frag::wire::Packet::Fragment(fragment)) => (fragment, arrival),
+                other => panic!("{other:?}"),
+            });
+            shard.push_fragments(parsed, SECOND, sink);
+        }
+    };
+    catch_unwind(AssertUnwindSafe(all)).is_err()
+}
+
+/// Wherever it panics: what it has not taken is not delivered, and each buffer that was looked at is released once.
+#[test]
+fn a_datagram_that_a_sink_panics_at_is_not_delivered() {
+    // Two datagrams of which the fragments are mixed, one that is atomic, and one more.
+    let [one, two, three] = [1, 2, 3].map(|id| Packet::new(Family::V6, id, vec![7; 1600]));
+    let mut packets = Vec::new();
+    for (at, end) in [(0, 800), (800, 1600)] {
+        packets.extend([&one, &two].map(|packet| packet.fragment(at, end).emit()));
+    }
+    packets.push(Packet::new(Family::V6, 4, vec![7; 100]).fragment(0, 100).emit());
+    packets.extend([(0, 800), (800, 1600)].map(|(at, end)| three.fragment(at, end).emit()));
+    let other = Packet::new(Family::V6, 5, vec![7; 1600]);
+    let others = [(0, 800), (800, 1600)].map(|(at, end)| other.fragment(at, end).emit());
+    // With which packet each datagram is complete.
+    let ends = [2, 3, 4, 6];
+    for way in [Way::OneByOne, Way::Burst, Way::Parsed] {
+        for next in [Next::Burst, Next::Expire, Next::Clear] {
+            for (patience, end) in (0..).zip(ends) {
+                let what = format!("{way:?}, then {next:?}, datagram {patience}");
+                let limits = Config::default().limits().expect("settings that can be");
+                let ledger = Ledger::of(&limits);
+                let mut shard = Shard::new(&limits, &ledger, HashKey::new([7, 11]));
+                let mut sink = Refusing { patience: Some(patience), ..Refusing::default() };
+                assert!(hand_in(&mut shard, &packets, (way, 0), &mut sink), "{what}");
+                let so_far = shard.counters();
+                assert_eq!((so_far.datagrams, sink.taken), (patience.into(), patience.into()));
+                match next {
+                    Next::Burst => {
+                        assert!(!hand_in(&mut shard, &others, (Way::Burst, 100), &mut sink));
+                    }
+                    Next::Expire => drop(shard.expire(SECOND, usize::MAX, &mut sink)),
+                    Next::Clear => shard.clear(SECOND, &mut sink),
+                }
+                // What was in progress has its time.
+                shard.expire(100 * SECOND, usize::MAX, &mut sink);
+                let counters = shard.counters().clone();
+                assert_eq!((counters.datagrams, counters.fragments_in_progress()), (sink.taken, 0));
+                for buffer in 0..=end {
+                    let delivered = ends.iter().take(patience as usize);
+                    let delivered = u32::from(delivered.copied().any(|end| is_of(end, buffer)));
+                    assert_eq!(
+                        sink.released.get(&buffer),
+                        Some(&(1, delivered)),
+                        "{what}, {buffer}"
+                    );
+                }
+                let once = sink.released.values().all(|(all, _)| *all == 1);
+                assert!(once, "{what}: {:?}", sink.released);
+                drop(shard);
+                assert_eq!(ledger.left(), ledger.limit());
+            }
+        }
+    }
+}
+
+/// Whether a packet is of the datagram that is complete with that one.
+fn is_of(end: u32, packet: u32) -> bool {
+    match end {
+        2 => [0, 2].contains(&packet),
+        3 => [1, 3].contains(&packet),
+        4 => packet == 4,
+        _ => [5, 6].contains(&packet),
     }
 }
