@@ -14,7 +14,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use local::Limits;
 use local::config::{SETTINGS, Setting};
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeInteger, DeTable, DeValue};
 
 use crate::serve::SERVE;
 
@@ -667,21 +667,27 @@ pub(crate) fn value_text(value: &Spanned<DeValue<'_>>) -> anyhow::Result<String>
         DeValue::String(text) => text.to_string(),
         DeValue::Boolean(true) => "on".into(),
         DeValue::Boolean(false) => "off".into(),
-        DeValue::Integer(n) => i64::from_str_radix(n.as_str(), n.radix())
-            .context("the number is too large")?
-            .to_string(),
+        DeValue::Integer(n) => number_text(n)?,
         DeValue::Array(items) => {
             let texts: anyhow::Result<Vec<String>> = items
                 .iter()
                 .map(|item| match item.get_ref() {
                     DeValue::String(text) => Ok(text.to_string()),
-                    other => bail!("a list of strings is wanted, not of {}", other.type_str()),
+                    DeValue::Integer(n) => number_text(n),
+                    other => {
+                        bail!("a list of strings or numbers is wanted, not of {}", other.type_str())
+                    }
                 })
                 .collect();
             texts?.join(",")
         }
         other => bail!("a {} makes no sense here", other.type_str()),
     })
+}
+
+fn number_text(n: &DeInteger<'_>) -> anyhow::Result<String> {
+    let number = i64::from_str_radix(n.as_str(), n.radix()).context("the number is too large")?;
+    Ok(number.to_string())
 }
 
 /// Which of these names was probably meant.

@@ -732,7 +732,7 @@ mod tests {
             ("congestion", "off", "false"),
             ("vectors", "3", "3"),
             ("use_vectors", "1-2", r#""1-2""#),
-            ("split_cqs", "0,2", r#"["0", "2"]"#),
+            ("split_cqs", "0,2", "[0, 2]"),
             ("segments", "1", "1"),
             ("raw_ingress", "on", "true"),
             ("poll_us", "0", "0"),
@@ -757,6 +757,34 @@ mod tests {
         let usual = Config::default();
         for setting in SETTINGS.iter().filter(|setting| setting.name != "users") {
             assert_ne!(of_file.show(setting.name), usual.show(setting.name), "{}", setting.name);
+        }
+    }
+
+    #[test]
+    fn a_list_may_be_of_strings_and_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.toml");
+        let path = file.to_str().unwrap();
+        let loaded = |value: &str| {
+            std::fs::write(&file, format!("[engine]\nvectors = 6\nsplit_cqs = {value}\n")).unwrap();
+            let config = load(&options(&["--config", path]));
+            config.map_err(|e| format!("{e:#}")).map(|config| config.split_cqs.to_string())
+        };
+        for value in ["[0, \"2-5\"]", "[\"0\", \"2-5\"]", "[0, 2, 0x3, 4, 5]", "\"0,2-5\""] {
+            assert_eq!(loaded(value).as_deref(), Ok("0,2-5"), "{value}");
+        }
+        assert_eq!(loaded("1").as_deref(), Ok("1"));
+        for (value, words) in [
+            ("[0, -1]", "numbers of vectors from 0 to 63 as in 0,2-5"),
+            ("[64]", "numbers of vectors from 0 to 63 as in 0,2-5"),
+            ("[]", "numbers of vectors from 0 to 63 as in 0,2-5"),
+            ("[0.5]", "a list of strings or numbers is wanted, not of float"),
+            ("[true]", "a list of strings or numbers is wanted, not of boolean"),
+            ("[[0]]", "a list of strings or numbers is wanted, not of array"),
+            ("[99999999999999999999]", "the number is too large"),
+        ] {
+            let told = loaded(value).unwrap_err();
+            assert!(told.contains(words) && told.contains("split_cqs"), "{value}: {told}");
         }
     }
 

@@ -191,6 +191,9 @@ fn share_table(
     Err(wrong)
 }
 
+/// What is permission bits.
+const MODES: [&str; 2] = ["file_mode", "folder_mode"];
+
 fn apply(
     share: &mut ShareConfig,
     option: &str,
@@ -205,7 +208,13 @@ fn apply(
             share.name
         ));
     }
-    let text = value_text(value).map_err(|e| format!("{option}: {e:#}"))?;
+    let text = match value.get_ref() {
+        // Octal however they are written: 640 and 0o640 are the same.
+        DeValue::Integer(n) if MODES.contains(&option) && [8, 10].contains(&n.radix()) => {
+            n.as_str().to_owned()
+        }
+        _ => value_text(value).map_err(|e| format!("{option}: {e:#}"))?,
+    };
     share.set(option, &text).map_err(|bad| bad.to_string())?;
     if option == "path" { in_file(share) } else { Ok(()) }
 }

@@ -464,6 +464,21 @@ mod tests {
     }
 
     #[test]
+    fn permission_bits_are_octal_however_they_are_written() {
+        let mode = |value: &str| {
+            let config = load(&FILE.replace("\"0600\"", value), &["--user", "ann:secret"]);
+            config.map(|config| config.shares[0].file_mode).map_err(|e| format!("{e:#}"))
+        };
+        for value in ["\"640\"", "\"0640\"", "640", "0o640"] {
+            assert_eq!(mode(value), Ok(0o640), "{value}");
+        }
+        for value in ["0x1a0", "0b11", "648", "0o1777", "-640", "true"] {
+            let told = mode(value).unwrap_err();
+            assert!(told.contains("an octal number, 0 to 777"), "{value}: {told}");
+        }
+    }
+
+    #[test]
     fn the_file_of_packages_has_usual_values() {
         let text = crate::config::tests::packaged(&[]);
         let somebody = ["--user", "ann:secret"];
