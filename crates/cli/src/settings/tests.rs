@@ -93,6 +93,10 @@ fn what_the_engine_would_not_find_here_is_told_as_it_would_tell_it() {
         (3, "users: there is no user no-such-user-surely here"),
         (4, "the cgroup /no-such-group/surely: "),
     ];
+    // Where sockets may have any address the engine starts with one that is nobody's, for a router that fails over to it.
+    let any = std::fs::read_to_string("/proc/sys/net/ipv4/ip_nonlocal_bind");
+    let any = usize::from(any.is_ok_and(|set| set.trim() != "0"));
+    let wanted = wanted.into_iter().skip(any);
     let checked = desk.checked();
     // Where there are none that can be looked at, that is not the file's fault.
     let told: Vec<_> = checked.mistakes.iter().map(|bad| bad.line.unwrap_or(0)).collect();
