@@ -13,6 +13,7 @@ use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
+use engine::serve::config::ShareConfig;
 use engine::serve::control::{Control, Request};
 use engine::serve::runtime::Driver;
 use engine::serve::{NotStarted, Reloaded, Serving};
@@ -24,7 +25,7 @@ use crate::{say, service};
 
 pub(crate) use file::SERVE;
 pub(crate) use options::share_options;
-use options::{ServeOptions, When, look_at_folders, reach};
+use options::{Looked, ServeOptions, When, left_out, look_at_folders, reach};
 use place::Place;
 use users::UserArguments;
 
@@ -233,10 +234,23 @@ fn reload(
     // First of all, before any folder is looked at: one that is gone, or on a file system that does not answer, keeps nobody
     // in who was taken out. Nor does it let in who is new, to shares as they were.
     let mut sessions_ended = serving.reload_users_left(&config.users)?;
-    let mut told = look_at_folders(&mut config, When::Reloading)?;
-    let Reloaded { shares_new, shares_gone, left_out } = serving.reload_shares(&config.shares);
+    let Looked { mut told, absent } = look_at_folders(&mut config, When::Reloading)?;
+    let (absent, words): (Vec<_>, Vec<_>) = absent.into_iter().unzip();
+    let reloaded = serving.reload_shares(&config.shares, &absent);
+    let Reloaded { shares_new, shares_gone, .. } = reloaded;
     sessions_ended += serving.reload_users(&config.users)?;
-    told.extend(left_out.into_iter().map(|words| format!("{words}; it is left out")));
+    let names = absent.iter().map(|share| &share.name).zip(&words);
+    for (name, words) in names.chain(reloaded.closed.iter().map(|(name, words)| (name, words))) {
+        told.push(match reloaded.stays_in(name) {
+            Some(folder) => format!(
+                "{words}; it stays as it was, in {}, until a reload finds another one",
+                folder.display()
+            ),
+            None => left_out(words),
+        });
+    }
+    let has_stayed = |share: &ShareConfig| reloaded.stays_in(&share.name).is_some();
+    config.shares.extend(absent.into_iter().filter(has_stayed));
     match reach(&UserFile::parse(&config.users)?, &config) {
         Ok(kept_out) => told.extend(kept_out),
         Err(nobody) => told.push(nobody.to_string()),

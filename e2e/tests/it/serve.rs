@@ -439,6 +439,79 @@ fn a_folder_that_is_gone_keeps_nobody_in_who_was_taken_out() {
     }
 }
 
+/// A mistake in the path of a share costs nobody what is open there, and is told.
+#[test]
+fn a_share_that_is_to_be_where_no_folder_is_stays_where_it_was() {
+    need!("smbclient");
+    let place = Place::new("mislaid");
+    let (users, control) = (place.word("users"), place.word("control"));
+    for name in ["ann", "bob"] {
+        place.done(&["serve", "user", "add", name, "--users", &users], "first\n");
+    }
+    fs::create_dir(place.path("old")).unwrap();
+    fs::create_dir(place.path("new")).unwrap();
+    fs::write(place.path("old/here"), "before").unwrap();
+    fs::write(place.path("new/there"), "after").unwrap();
+    fs::write(place.path("plain"), "no folder").unwrap();
+    let share = |folder: &str, more: &str| {
+        configure(
+            &place,
+            &format!("[serve.share.mine]\npath = \"{}\"\n{more}", place.word(folder)),
+        );
+    };
+    let reload = || place.done(&["serve", "reload", "--control", &control], "");
+    share("old", "");
+    let server = Server::start(place.shunt(&["serve"]));
+    // Connected to it all the while.
+    let (begun, go, got) = (place.word("begun"), place.word("go"), place.word("got"));
+    let wait = format!("!for i in $(seq 1200); do [ -e {go} ] && break; sleep 0.05; done");
+    let orders = format!("get here {got}-first; !touch {begun}; {wait}; get here {got}");
+    let mut open = Command::new("smbclient");
+    open.args([
+        "-m",
+        "SMB3",
+        "-p",
+        &server.port.to_string(),
+        "//127.0.0.1/mine",
+        "-U",
+        "ann%first",
+    ]);
+    open.args(["-c", &orders]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut open = open.spawn().unwrap();
+    let start = Instant::now();
+    while !place.path("begun").exists() && start.elapsed() < LIMIT {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for folder in ["nwe", "plain", "nwe"] {
+        share(folder, "");
+        let said = reload();
+        let path = format!("share mine: {}: ", place.word(folder));
+        let stays = format!("; it stays as it was, in {}, until", place.word("old"));
+        contains(&said, &["0 shares new or changed, 0 gone", &path, &stays]);
+        assert!(!said.contains("nobody"), "{said}");
+        assert!(server.client("bob%first", "mine", "ls").1.contains("here"));
+    }
+    fs::write(&go, "").unwrap();
+    open.wait().unwrap();
+    let got = fs::read_to_string(&got);
+    assert!(
+        got.as_deref().is_ok_and(|got| got == "before"),
+        "who was connected has lost it: {got:?}"
+    );
+    share("new", "");
+    contains(&reload(), &["1 shares new or changed, 1 gone"]);
+    assert!(server.client("ann%first", "mine", "ls").1.contains("there"));
+    // Who may use it changes as well: bob is not let in where he was.
+    share("nwe", "users = [\"ann\"]\n");
+    contains(&reload(), &["1 gone", "there is no such folder; it is left out"]);
+    for who in ["ann%first", "bob%first"] {
+        contains(&server.client(who, "mine", "ls").1, &["BAD_NETWORK_NAME"]);
+    }
+    // A mistake in one that is not there any more, and one that was never there.
+    share("mwe", "users = [\"ann\"]\n");
+    contains(&reload(), &["0 gone", "there is no such folder; it is left out"]);
+}
+
 /// One folder that is closed to the server's user keeps nobody from the others.
 #[test]
 fn a_folder_that_is_closed_leaves_the_others_open() {

@@ -170,7 +170,8 @@ impl ServeOptions {
     /// What is wrong, who wrote it and what would be right.
     pub(super) fn load(&self) -> anyhow::Result<Config> {
         let mut config = self.read()?;
-        let mut told = look_at_folders(&mut config, When::Starting)?;
+        let Looked { mut told, absent } = look_at_folders(&mut config, When::Starting)?;
+        told.extend(absent.iter().map(|(_, words)| left_out(words)));
         told.extend(reach(&UserFile::parse(&config.users)?, &config)?);
         for words in told {
             say::line(format_args!("shunt serve: {words}"));
@@ -253,32 +254,47 @@ impl ServeOptions {
     }
 }
 
-/// Looks at the folders of the shares, and leaves those out that cannot be shared; what there is to say of that, in words.
+/// What there is to say of the folders of shares.
+#[derive(Default)]
+pub(super) struct Looked {
+    /// In words.
+    pub(super) told: Vec<String>,
+    /// Shares that are left out, and why.
+    pub(super) absent: Vec<(ShareConfig, String)>,
+}
+
+/// What is said of a share that there is not.
+pub(super) fn left_out(words: &str) -> String {
+    format!("{words}; it is left out")
+}
+
+/// Looks at the folders of the shares, and leaves those out that cannot be shared.
 ///
 /// # Errors
 ///
 /// When a server is to start: a folder is not there, or all are closed.
-pub(super) fn look_at_folders(config: &mut Config, when: When) -> anyhow::Result<Vec<String>> {
+pub(super) fn look_at_folders(config: &mut Config, when: When) -> anyhow::Result<Looked> {
     let all = std::mem::take(&mut config.shares);
     let count = all.len();
-    let (mut told, mut closed) = (Vec::new(), Vec::new());
+    let (mut told, mut closed, mut absent) = (Vec::new(), Vec::new(), Vec::new());
     for mut share in all {
         match absolute(&mut share, config.unix_users) {
             Folder::Good(doubts) => told.extend(doubts),
             Folder::Closed(words) => closed.push(words),
             Folder::Gone(words) if when == When::Starting => bail!(words),
             Folder::Gone(words) | Folder::Hidden(words) => {
-                closed.push(format!("{words}; it is left out"));
+                absent.push((share, words));
                 continue;
             }
         }
         config.shares.push(share);
     }
-    if when == When::Starting && closed.len() == count {
+    if when == When::Starting && closed.len() + absent.len() == count {
+        closed.extend(absent.iter().map(|(_, words)| left_out(words)));
         bail!(closed.join("; "));
     }
     told.extend(closed);
-    Ok(told)
+    Ok(Looked { told, absent })
 }
 
 /// The users that the file of users has which settings name, or the usual one, which is named from then on.

@@ -1,6 +1,7 @@
 //! Other users and shares, while the server runs.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use smb::auth::UserFile;
 
 use super::config::ShareConfig;
+use super::fs;
 use super::runtime::{Runtime, VectorId};
 use super::server::{Server, SharePoint};
 use super::start::{NotStarted, points};
@@ -23,8 +25,19 @@ pub struct Reloaded {
     pub shares_new: usize,
     /// Shares that are gone or other: who was connected to them is not any more.
     pub shares_gone: usize,
-    /// Shares that there are not, because their folders cannot be opened: why, in words.
-    pub left_out: Vec<String>,
+    /// Shares whose folders cannot be opened, by their names: why, in words.
+    pub closed: Vec<(String, String)>,
+    /// Those that stay what they were, because there is no folder where they are to be: their names, and their folders.
+    pub kept: Vec<(String, PathBuf)>,
+}
+
+impl Reloaded {
+    /// The folder in which a share stays.
+    #[must_use]
+    pub fn stays_in(&self, name: &str) -> Option<&Path> {
+        let kept = self.kept.iter().find(|(kept, _)| smb::name::same(kept, name));
+        kept.map(|(_, folder)| &**folder)
+    }
 }
 
 /// Puts users in place of those that there are. Sessions of users who are gone or disabled end, and those of others with
@@ -69,10 +82,27 @@ pub(super) fn users_left(
     self::users(server, runtime, &left.to_text())
 }
 
-/// Puts shares in place of those that there are. A share that is as before stays as it is, with all that is open in it.
-pub(super) fn shares(server: &Arc<Server>, runtime: &Runtime, shares: &[ShareConfig]) -> Reloaded {
+/// Puts shares in place of those that there are. A share that is as before stays as it is, with all that is open in it; so
+/// does one that is to be in another folder, and nothing else of it changes, while there is none. `absent`: shares of which
+/// that is known.
+pub(super) fn shares(
+    server: &Arc<Server>,
+    runtime: &Runtime,
+    shares: &[ShareConfig],
+    absent: &[ShareConfig],
+) -> Reloaded {
     let before = server.shares.read().unwrap_or_else(PoisonError::into_inner).clone();
-    let (after, bad) = points(shares, &before);
+    let (mut after, bad) = points(shares, &before);
+    let mut kept = Vec::new();
+    for share in shares.iter().chain(absent) {
+        let name = smb::name::fold(&share.name);
+        if !after.contains_key(&name)
+            && let Some(point) = before.get(&name).filter(|point| is_mislaid(share, point))
+        {
+            kept.push((share.name.clone(), point.config.path.clone()));
+            after.insert(name, point.clone());
+        }
+    }
     let is_in = |all: &BTreeMap<String, Arc<SharePoint>>,
                  (name, share): &(&String, &Arc<SharePoint>)| {
         all.get(*name).is_some_and(|other| Arc::ptr_eq(other, share))
@@ -87,8 +117,17 @@ pub(super) fn shares(server: &Arc<Server>, runtime: &Runtime, shares: &[ShareCon
     let shares_gone = gone.len();
     let server = server.clone();
     on_a_loop(runtime, move || end_trees(&server, &gone));
-    let left_out = bad.iter().map(ToString::to_string).collect();
-    Reloaded { shares_new, shares_gone, left_out }
+    let closed = bad.into_iter().map(|(share, why)| (share.name, why.to_string())).collect();
+    Reloaded { shares_new, shares_gone, closed, kept }
+}
+
+/// Whether what is new of a share is where its folder is to be, and nothing else; and it is still where it was. Whose rights
+/// change as well is not left to who had some before.
+fn is_mislaid(share: &ShareConfig, point: &SharePoint) -> bool {
+    let path = point.config.path.clone();
+    share.path != path
+        && ShareConfig { path, ..share.clone() } == point.config
+        && point.files.as_ref().is_some_and(fs::Share::is_in_place)
 }
 
 /// Opens are closed by a loop: whoever waits for that is woken there. `None`: it has not answered.

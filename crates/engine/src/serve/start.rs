@@ -136,7 +136,7 @@ impl Serving {
         };
         let accounts = if config.unix_users { Some(Accounts::new()?) } else { None };
         let (shares, bad) = points(&config.shares, &BTreeMap::new());
-        if let Some(bad) = bad.into_iter().next() {
+        if let Some((_, bad)) = bad.into_iter().next() {
             return Err(bad);
         }
         let metrics = match config.metrics {
@@ -285,9 +285,10 @@ impl Serving {
     }
 
     /// Puts shares in place of those that there are, but for those whose folders cannot be opened. A share that is as
-    /// before stays as it is, with all that is open in it.
-    pub fn reload_shares(&self, shares: &[ShareConfig]) -> Reloaded {
-        reload::shares(&self.server, &self.runtime, shares)
+    /// before stays as it is, with all that is open in it; so does one that is to be in another folder, and nothing else of
+    /// it changes, while there is none. `absent`: shares of which that is known already.
+    pub fn reload_shares(&self, shares: &[ShareConfig], absent: &[ShareConfig]) -> Reloaded {
+        reload::shares(&self.server, &self.runtime, shares, absent)
     }
 
     /// Takes no more connections and no more requests, answers those under way, and ends. Requests that wait for
@@ -357,7 +358,7 @@ fn bind(address: SocketAddr) -> Result<(SocketAddr, std::net::TcpListener), NotS
 pub(super) fn points(
     shares: &[ShareConfig],
     before: &BTreeMap<String, Arc<SharePoint>>,
-) -> (BTreeMap<String, Arc<SharePoint>>, Vec<NotStarted>) {
+) -> (BTreeMap<String, Arc<SharePoint>>, Vec<(ShareConfig, NotStarted)>) {
     let (mut all, mut bad) = (BTreeMap::new(), Vec::new());
     let ipc = ShareConfig::new("IPC$", "/");
     for share in shares.iter().chain([&ipc]) {
@@ -379,7 +380,7 @@ pub(super) fn points(
         };
         match point {
             Ok(point) => drop(all.insert(name, point)),
-            Err(why) => bad.push(why),
+            Err(why) => bad.push((share.clone(), why)),
         }
     }
     (all, bad)
