@@ -99,7 +99,9 @@ fn a_mistake_in_the_file_is_named_with_its_line() {
     let error = Desk::new(Some("log = 1.5\n"), &[]).error(&[]);
     assert!(error.contains("config.toml:1: log:") && error.contains("float"), "{error}");
     let error = Desk::new(Some("include = [1]\n"), &[]).error(&[]);
-    assert!(error.contains("a list of strings is wanted"), "{error}");
+    assert!(error.contains("include = \"1\": port:N"), "{error}");
+    let error = Desk::new(Some("include = [true]\n"), &[]).error(&[]);
+    assert!(error.contains("a list of strings or numbers is wanted, not of boolean"), "{error}");
     let error = Desk::new(Some("spin_us = 99999999999999999999\n"), &[]).error(&[]);
     assert!(error.contains("too large"), "{error}");
 }

@@ -213,6 +213,7 @@ fn apply(
         DeValue::Integer(n) if MODES.contains(&option) && [8, 10].contains(&n.radix()) => {
             n.as_str().to_owned()
         }
+        DeValue::Integer(_) if MODES.contains(&option) => "hexadecimal or binary".to_owned(),
         _ => value_text(value).map_err(|e| format!("{option}: {e:#}"))?,
     };
     share.set(option, &text).map_err(|bad| bad.to_string())?;

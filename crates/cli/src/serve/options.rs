@@ -483,7 +483,8 @@ mod tests {
     fn permission_bits_are_octal_however_they_are_written() {
         let mode = |value: &str| {
             let config = load(&FILE.replace("\"0600\"", value), &["--user", "ann:secret"]);
-            config.map(|config| config.shares[0].file_mode).map_err(|e| format!("{e:#}"))
+            let music = |config: Config| config.shares.into_iter().find(|s| s.name == "music");
+            config.map(|config| music(config).unwrap().file_mode).map_err(|e| format!("{e:#}"))
         };
         for value in ["\"640\"", "\"0640\"", "640", "0o640"] {
             assert_eq!(mode(value), Ok(0o640), "{value}");
