@@ -353,12 +353,15 @@ fn bind(address: SocketAddr) -> Result<(SocketAddr, std::net::TcpListener), NotS
     Ok((local, listener))
 }
 
+/// A share whose folder cannot be shared, and why.
+type Closed = (ShareConfig, NotStarted);
+
 /// Shares by name, with IPC$, and those whose folders cannot be shared. Those that are in `before` with the same settings
 /// and in the same folder, stay what they are.
 pub(super) fn points(
     shares: &[ShareConfig],
     before: &BTreeMap<String, Arc<SharePoint>>,
-) -> (BTreeMap<String, Arc<SharePoint>>, Vec<(ShareConfig, NotStarted)>) {
+) -> (BTreeMap<String, Arc<SharePoint>>, Vec<Closed>) {
     let (mut all, mut bad) = (BTreeMap::new(), Vec::new());
     let ipc = ShareConfig::new("IPC$", "/");
     for share in shares.iter().chain([&ipc]) {
