@@ -420,6 +420,7 @@ impl Socket {
     }
 
     /// The next frame, and its bytes.
+    #[inline]
     #[must_use]
     pub fn next(&self) -> Option<(Frame, &[u8])> {
         loop {

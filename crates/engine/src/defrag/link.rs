@@ -115,6 +115,31 @@ impl Link {
         })
     }
 
+    /// Where the IP packet in a frame begins, and which network it is of, if there is one: as [`Self::locate`] says, which
+    /// is asked only where there is more before it than the plain header that nearly all have.
+    #[inline]
+    pub(super) fn find(self, frame: &[u8]) -> Option<(usize, Scope)> {
+        match self.plain(frame) {
+            Some(at) => Some((at, Scope::default())),
+            None => self.locate(frame).map(|place| (place.at, place.scope)),
+        }
+    }
+
+    /// Where it begins in a frame of Ethernet that has no tags, or of a link without any header. `None` says nothing.
+    #[inline]
+    fn plain(self, frame: &[u8]) -> Option<usize> {
+        let (at, wanted) = match self {
+            Self::Ethernet => match u16_at(frame, 12)? {
+                V4 => (14, 4),
+                V6 => (14, 6),
+                _ => return None,
+            },
+            Self::Raw => (0, version(frame, 0).filter(|version| matches!(version, 4 | 6))?),
+            _ => return None,
+        };
+        (version(frame, at)? == wanted).then_some(at)
+    }
+
     /// The IP packet in a frame, if there is one.
     pub(super) fn locate(self, frame: &[u8]) -> Option<Place> {
         match self {

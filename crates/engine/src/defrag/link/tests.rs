@@ -15,14 +15,17 @@ fn check(link: u32, head: &[u8], packet: &[u8], ethernet: u64) -> Vec<Wrap> {
 
 #[track_caller]
 fn check_carried(link: u32, head: &[u8], packet: &[u8], scope: Scope) -> Vec<Wrap> {
-    let place = Link::of(link).unwrap().locate(&frame(head, packet)).expect("there is a packet");
+    let (link, frame) = (Link::of(link).unwrap(), frame(head, packet));
+    let place = link.locate(&frame).expect("there is a packet");
+    assert_eq!(link.find(&frame), Some((place.at, place.scope)));
     assert_eq!((place.at, place.scope), (head.len(), scope));
     place.wraps
 }
 
 #[track_caller]
 fn check_none(link: u32, frame: &[u8]) {
-    assert_eq!(Link::of(link).unwrap().locate(frame), None);
+    let link = Link::of(link).unwrap();
+    assert_eq!((link.locate(frame), link.find(frame)), (None, None));
 }
 
 fn ethernet(rest: &[u8]) -> Vec<u8> {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use frag::wire::{self, Packet};
+use frag::wire::{self, Fragment};
 use frag::{Arrival, Datagram, Reason, Released, Shard, Sink};
 use sys::call;
 use sys::packet::{self, Block, Ring};
@@ -285,22 +285,22 @@ fn arrival<'b>(
     pool: &mut Pool<Block>,
     frame: &packet::Frame<'b>,
 ) -> Option<Arrival<'b, Slot>> {
-    let place = worker.link.locate(frame.bytes);
-    let place = place.filter(|_| frame.bytes.len() == frame.length as usize);
-    let scoped = place.and_then(|place| {
-        let scope = frame.tag.map_or(Some(place.scope), |(_, tag)| place.scope.behind(tag));
-        Some((place, scope?.of_ethernet()))
+    let found = worker.link.find(frame.bytes);
+    let found = found.filter(|_| frame.bytes.len() == frame.length as usize);
+    let scoped = found.and_then(|(at, scope)| {
+        let scope = frame.tag.map_or(Some(scope), |(_, tag)| scope.behind(tag));
+        Some((at, scope?.of_ethernet()))
     });
-    let Some((place, scope)) = scoped else {
+    let Some((at, scope)) = scoped else {
         worker.tally.other += 1;
         return None;
     };
-    let packet = &frame.bytes[place.at..];
+    let packet = &frame.bytes[at..];
     if !wire::is_sound(packet) {
         worker.shard.refuse(Reason::Checksum);
         return None;
     }
-    let Some(buffer) = pool.take(frame.at + place.at, packet.len()) else {
+    let Some(buffer) = pool.take(frame.at + at, packet.len()) else {
         worker.tally.no_frame += 1;
         return None;
     };
@@ -402,44 +402,44 @@ fn receive(
     exchange: &mut Exchange,
     chunk_bytes: u32,
 ) -> usize {
-    let mut arrivals = Vec::with_capacity(BURST);
-    let mut own = Vec::with_capacity(BURST);
     let mut burst = Vec::with_capacity(BURST);
     burst.extend(std::iter::from_fn(|| socket.next()).take(BURST));
     let frames = burst.len();
-    if !worker.count_only {
-        touch(burst.iter().map(|(_, bytes)| *bytes));
+    worker.tally.frames += frames as u64;
+    worker.tally.frame_bytes += burst.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
+    if worker.count_only {
+        burst.into_iter().for_each(|(buffer, _)| socket.release(buffer));
+        return frames;
     }
+    touch(burst.iter().map(|(_, bytes)| *bytes));
+    let mut arrivals = Vec::with_capacity(BURST);
     for (mut buffer, bytes) in burst {
-        worker.tally.frames += 1;
-        worker.tally.frame_bytes += bytes.len() as u64;
-        let place = worker.link.locate(bytes).filter(|_| !worker.count_only);
-        let Some(place) = place else {
-            worker.tally.other += u64::from(!worker.count_only);
+        let Some((at, scope)) = worker.link.find(bytes) else {
+            worker.tally.other += 1;
             socket.release(buffer);
             continue;
         };
-        buffer.skip(u32::try_from(place.at).unwrap_or(u32::MAX));
-        let packet = &bytes[place.at..];
+        buffer.skip(u32::try_from(at).unwrap_or(u32::MAX));
+        let packet = &bytes[at..];
         if !wire::is_sound(packet) {
             // The kernel would have dropped it.
             worker.shard.refuse(Reason::Checksum);
             socket.release(buffer);
             continue;
         }
-        let scope = place.scope.of_ethernet();
+        let scope = scope.of_ethernet();
+        let arrival = Arrival { packet, buffer, cost: chunk_bytes, scope };
         if exchange.is_alone() {
-            arrivals.push(Arrival { packet, buffer, cost: chunk_bytes, scope });
+            arrivals.push(arrival);
             continue;
         }
-        let Ok(Packet::Fragment(fragment)) = wire::parse(packet, scope) else {
-            arrivals.push(Arrival { packet, buffer, cost: chunk_bytes, scope });
-            continue;
-        };
-        match exchange.other(&fragment.key) {
-            None => own.push((fragment, Arrival { packet, buffer, cost: chunk_bytes, scope })),
+        // What stays here is read once more, which takes less than to move what was read.
+        let mut fragment = Fragment::NONE;
+        let is_fragment = wire::parse_to(packet, scope, &mut fragment) == Ok(None);
+        match exchange.other(&fragment.key).filter(|_| is_fragment) {
+            None => arrivals.push(arrival),
             Some(other) => {
-                let there = exchange.hand_over(other, &fragment, buffer, socket);
+                let there = exchange.hand_over(other, &fragment, arrival.buffer, socket);
                 worker.tally.handed_over += u64::from(there);
                 worker.tally.lane_full += u64::from(!there);
             }
@@ -449,7 +449,6 @@ fn receive(
     exchange.flush();
     let (now, time_ns) = (call::now_ns(), call::wall_ns());
     let mut desk = Desk { store: socket, output: &mut worker.output, time_ns };
-    worker.shard.push_fragments(own, now, &mut desk);
     worker.shard.push_burst(&mut arrivals, now, &mut desk);
     frames
 }
