@@ -183,6 +183,14 @@ impl<'a> Buffers<'a> {
 /// Least number of bytes that [`stream`] is for: buffers of a vector may be short.
 const STREAM_MIN: usize = 1 << 10;
 
+/// Copies past the caches into what is read late or never: no line there is fetched before it is overwritten, and none that
+/// others need goes for it. As many bytes as both have.
+pub fn copy_far(to: &mut [u8], from: &[u8]) {
+    let n = to.len().min(from.len());
+    // SAFETY: inside of both, one of which is borrowed by us alone.
+    unsafe { stream(from.as_ptr(), to.as_mut_ptr(), n) };
+}
+
 /// Copies past the caches: no line of the ring is fetched before it is overwritten. What is written is in order
 /// for whoever sees a store that follows.
 ///
@@ -224,6 +232,18 @@ unsafe fn stream(from: *const u8, to: *mut u8, n: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_past_the_caches_is_as_long_as_both_are() {
+        let from: Vec<u8> = (0..3000u32).map(|i| (i * 7).to_le_bytes()[0]).collect();
+        for (room, n) in [(3000, 3000), (1500, 3000), (3000, 1499), (10, 0)] {
+            let mut to = vec![0xee; room];
+            copy_far(&mut to, &from[..n]);
+            let both = room.min(n);
+            assert_eq!(&to[..both], &from[..both]);
+            assert!(to[both..].iter().all(|byte| *byte == 0xee));
+        }
+    }
 
     #[test]
     fn a_streamed_copy_is_a_copy() {

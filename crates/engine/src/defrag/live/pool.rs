@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 
 use sys::call::Failure;
+use sys::iov;
 use sys::pages::Pages;
 
 /// A frame, taken.
@@ -176,8 +177,11 @@ impl<T: AsRef<[u8]>> Pool<T> {
             if let Place::Block { number, at, len } = self.places[frame as usize]
                 && number == oldest
             {
-                self.memory[frame as usize * self.frame_bytes..][..len as usize]
-                    .copy_from_slice(&block.as_ref()[at as usize..][..len as usize]);
+                // What has waited for so long is not near any more, and will not be read soon.
+                iov::copy_far(
+                    &mut self.memory[frame as usize * self.frame_bytes..][..len as usize],
+                    &block.as_ref()[at as usize..][..len as usize],
+                );
                 self.places[frame as usize] = Place::Frame { len };
                 copied += 1;
             }
