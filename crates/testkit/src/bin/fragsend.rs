@@ -168,6 +168,10 @@ fn main() -> anyhow::Result<()> {
     }
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
     let rate = sent as f64 / began.elapsed().as_secs_f64() / 1e6;
-    println!("{sent} fragments, {rate:.3} million a second, {} datagrams", sent / FRAGMENTS as u64);
+    let cpu = cpu::of_this_thread().as_secs_f64();
+    let datagrams = sent / FRAGMENTS as u64;
+    println!(
+        "{sent} fragments, {cpu:.3} s of CPU, {rate:.3} million a second, {datagrams} datagrams"
+    );
     Ok(())
 }

@@ -50,7 +50,8 @@ second in computed time; memory holds 4 MiB / all at best; Linux is live, offere
 Longest call: of each 64 calls the longest, of the rounds the least of these, of all blocks the most; what
 another program takes of the CPU hits other calls each time. Without that: least over the rounds.
 live: `shunt defrag` between two namespaces; in reassembly: what a worker takes beyond what it takes to count
-what its ring brings. With two workers two senders, who share the CPUs with them.
+what its ring brings. With two workers two senders, who share the CPUs with them: what a worker takes of one, a fifth at
+most, they have not for sending, so there the floor is of what they send for each second of CPU that they get.
 defrag of a stream, of a file: peer is 1 GB and ours 10 GB through `shunt defrag` from a pipe, or from a file
 on a disk, to /dev/null; the most memory of its own that each was seen to have. All datagrams were told. Where three
 of four are incomplete, from ever new hosts, the 64 MiB for what waits are always full; of the others nine of ten were
