@@ -31,7 +31,7 @@ pub trait Sink<B> {
 
     /// The `at`-th packet of a call, from 0, is about to be taken in: for what the caller has to do for each packet anyway,
     /// and better between them than all at once. That is to prefetch the headers of the packets of the next call: a core
-    /// waits for a place once some twenty lines are on their way, and 32 headers asked for at once are more than that. Called
+    /// waits for a place once ten to twenty lines are on their way, and 32 headers asked for at once are more. Called
     /// once for each packet by [`Shard::push_burst`](crate::Shard::push_burst),
     /// [`Shard::push_steered`](crate::Shard::push_steered) (there not in the order in which they lie) and
     /// [`Shard::push_fragments`](crate::Shard::push_fragments), and by no other call.
