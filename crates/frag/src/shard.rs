@@ -181,8 +181,8 @@ impl<B> Shard<B> {
     }
 
     /// Takes in many packets, and empties the list. What all of them need of the datagrams in progress is fetched at once:
-    /// with 10,000 of these that takes 0.39 to 0.95 of the time of one by one, with fewer 0.78 to 1.09
-    /// (`bench/record/2026-11-30-frag.txt`), and a sink is told of what will be complete ([`Sink::soon`]). Their own headers
+    /// with 10,000 of these that takes 0.48 to 0.99 of the time of one by one, with fewer 0.84 to 1.09
+    /// (`bench/record/2026-12-01-frag.txt`), and a sink is told of what will be complete ([`Sink::soon`]). Their own headers
     /// the caller should have prefetched, as every program does that takes packets from a ring: best during the call before
     /// ([`Sink::meanwhile`]).
     ///

@@ -482,7 +482,7 @@ fn a_share_that_is_to_be_where_no_folder_is_stays_where_it_was() {
     while !place.path("begun").exists() && start.elapsed() < LIMIT {
         std::thread::sleep(Duration::from_millis(20));
     }
-    for folder in ["nwe", "plain", "nwe"] {
+    for folder in ["gone", "plain", "gone"] {
         share(folder, "");
         let said = reload();
         let path = format!("share mine: {}: ", place.word(folder));
@@ -502,13 +502,13 @@ fn a_share_that_is_to_be_where_no_folder_is_stays_where_it_was() {
     contains(&reload(), &["1 shares new or changed, 1 gone"]);
     assert!(server.client("ann%first", "mine", "ls").1.contains("there"));
     // Who may use it changes as well: bob is not let in where he was.
-    share("nwe", "users = [\"ann\"]\n");
+    share("gone", "users = [\"ann\"]\n");
     contains(&reload(), &["1 gone", "there is no such folder; it is left out"]);
     for who in ["ann%first", "bob%first"] {
         contains(&server.client(who, "mine", "ls").1, &["BAD_NETWORK_NAME"]);
     }
     // A mistake in one that is not there any more, and one that was never there.
-    share("mwe", "users = [\"ann\"]\n");
+    share("never", "users = [\"ann\"]\n");
     contains(&reload(), &["0 gone", "there is no such folder; it is left out"]);
 }
 
