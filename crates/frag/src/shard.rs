@@ -197,10 +197,11 @@ impl<B> Shard<B> {
         now: u64,
         sink: &mut impl Sink<B>,
     ) {
+        // Empty whatever panics.
+        let mut rest = arrivals.drain(..);
         let mut parsed = self.take_parsed(sink);
         let Self { table, lease, sets, .. } = self;
         let mut heads: [&[u8]; SETS] = [&[]; SETS];
-        let mut rest = arrivals.drain(..);
         let mut begun = 0;
         while !rest.as_slice().is_empty() {
             let next = rest.as_slice();
@@ -468,6 +469,7 @@ impl<B> Shard<B> {
     fn take_parsed(&mut self, sink: &mut impl Sink<B>) -> Box<[Parsed]> {
         self.table.settle();
         self.release_left(sink);
+        self.table.release_untaken(sink);
         let parsed = std::mem::replace(&mut self.parsed, Box::new([]));
         if parsed.is_empty() { Parsed::burst() } else { parsed }
     }

@@ -493,7 +493,7 @@ impl<B> Table<B> {
 
     /// Gives back buffers of atomic fragments that a sink has not taken.
     #[inline]
-    fn release_untaken(&mut self, sink: &mut impl Sink<B>) {
+    pub(crate) fn release_untaken(&mut self, sink: &mut impl Sink<B>) {
         while let Some(buffer) = self.untaken.pop() {
             self.drop_fragment(buffer, Reason::Cleared, sink);
         }

@@ -306,3 +306,50 @@ fn is_of(end: u32, packet: u32) -> bool {
         _ => [5, 6].contains(&packet),
     }
 }
+
+/// What the next burst gives back is so, whatever comes in it.
+#[test]
+fn an_atomic_fragment_that_a_sink_panics_at_comes_back_by_the_next_burst() {
+    let atomic = Packet::new(Family::V6, 4, vec![7; 100]).fragment(0, 100).emit();
+    let other = Packet::new(Family::V6, 5, vec![7; 1600]);
+    let others = [(0, 800), (800, 1600)].map(|(at, end)| other.fragment(at, end).emit());
+    for way in [Way::OneByOne, Way::Burst, Way::Parsed] {
+        let limits = Config::default().limits().expect("settings that can be");
+        let mut shard = Shard::new(&limits, &Ledger::of(&limits), HashKey::new([7, 11]));
+        let mut sink = Refusing { patience: Some(0), ..Refusing::default() };
+        assert!(hand_in(&mut shard, std::slice::from_ref(&atomic), (way, 0), &mut sink), "{way:?}");
+        assert!(!hand_in(&mut shard, &others, (Way::Burst, 100), &mut sink));
+        assert_eq!(sink.released.get(&0), Some(&(1, 0)), "{way:?}");
+        let counters = shard.counters();
+        assert_eq!((counters.datagrams, counters.fragments_in_progress()), (1, 0), "{way:?}");
+    }
+}
+
+/// Panics at all that it is told.
+struct Never;
+
+impl Sink<u32> for Never {
+    fn whole(&mut self, _: u32, _: usize) {}
+
+    fn datagram(&mut self, _: &Datagram<'_, u32>) {
+        std::panic::resume_unwind(Box::new("enough"));
+    }
+
+    fn release(&mut self, _: u32, _: Released) {
+        std::panic::resume_unwind(Box::new("enough"));
+    }
+}
+
+#[test]
+fn a_burst_is_emptied_also_where_the_sink_panics_at_what_was_left() {
+    let limits = Config::default().limits().expect("settings that can be");
+    let mut shard = Shard::new(&limits, &Ledger::of(&limits), HashKey::new([7, 11]));
+    for id in 1..3 {
+        let one = Packet::new(Family::V6, id, vec![7; 1600]);
+        let packets = [(0, 800), (800, 1600)].map(|(at, end)| one.fragment(at, end).emit());
+        let mut arrivals = (0..).zip(&packets).map(|(n, p)| Arrival::new(p, n)).collect();
+        let all = || shard.push_burst(&mut arrivals, SECOND, &mut Never);
+        assert!(catch_unwind(AssertUnwindSafe(all)).is_err());
+        assert!(arrivals.is_empty(), "datagram {id}");
+    }
+}
