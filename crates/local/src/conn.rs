@@ -1060,13 +1060,15 @@ impl Conn {
                 Self::arm_anew(mine);
             }
         }
+        // Before the look at what has come: another thread may find both the end and that it is clean in between.
+        let is_clean = self.kernel.load(Ordering::Acquire) & kernel::CLEAN != 0;
         if ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed)
             && peer_flags & flag::DOWN == 0
-            && mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN == 0
+            && (is_clean || mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN == 0)
         {
             return Some(Got::Failed(EAGAIN_RETRY));
         }
-        if self.kernel.load(Ordering::Relaxed) & kernel::CLEAN != 0 {
+        if is_clean {
             // What waits is for who sends.
             return Some(Got::End);
         }

@@ -360,19 +360,22 @@ pub fn select_with_the_limit_as_number(s: &mut Stage) {
 /// The peer is killed when it has read all: what is sent then goes nowhere, and what comes after that is told of it. Each had
 /// slept for long enough to be woken by the kernel.
 pub fn sent_to_a_peer_that_was_killed(s: &mut Stage) {
-    let all: [Conn; 5] = std::array::from_fn(|_| s.pair());
+    let all: [Conn; 6] = std::array::from_fn(|_| s.pair());
     for c in all {
         s.tell(&format!("recv {} 9 0", c.b));
         std::thread::sleep(SETTLE * 2);
         say!("sent", calls::send(c.a, b"message", 0));
         say!("read", s.answer());
     }
-    let [c, asked, watched, in_parts, ended] = all;
+    let [c, asked, watched, in_parts, ended, hushed] = all;
     let ep = calls::epoll_create().expect("a set");
     calls::epoll_ctl(ep, EPOLL_CTL_ADD, watched.a, EPOLLIN | EPOLLOUT | EPOLLET | EPOLLRDHUP, 1)
         .expect("added");
     let edges = || calls::epoll_wait(ep, 4, 0).map(|told| told.first().copied());
     say!("there", edges());
+    let levels = calls::epoll_create().expect("a set");
+    calls::epoll_ctl(levels, EPOLL_CTL_ADD, hushed.a, 0, 1).expect("added");
+    let of_none = |ms| calls::epoll_wait(levels, 4, ms).map(|told| told.first().copied());
     calls::kill(s.peer_pid(), libc::SIGKILL).expect("killed");
     for c in all {
         say!("end", calls::poll(c.a, libc::POLLRDHUP, 10_000));
@@ -385,13 +388,14 @@ pub fn sent_to_a_peer_that_was_killed(s: &mut Stage) {
         got
     };
     say!("the end", s.mask(c.a), edges(), edges(), error(c), try_recv(ended.a, 9));
-    say!("nothing", send(c, ""), s.mask(c.a));
+    say!("nothing", send(c, ""), s.mask(c.a), send(watched, ""), edges());
     say!("one more", send(c, "more"), s.mask(c.a), try_recv(c.a, 9), s.mask(c.a));
     say!("and another", send(c, "more"), s.mask(c.a), send(c, "more"), error(c), try_recv(c.a, 9));
     say!("one more", send(asked, "more"), error(asked), error(asked), s.mask(asked.a));
     say!("and another", send(asked, "more"), send(asked, ""), try_recv(asked.a, 9));
     say!("one more", send(watched, "more"), edges(), edges());
     say!("and another", send(watched, "more"), edges());
+    say!("not asked for", of_none(100), send(hushed, "more"), of_none(1000), of_none(0));
     let parts = calls::writev(in_parts.a, &[b"in ", b"parts"]);
     settle();
     say!("one more", parts, send(in_parts, "more"));

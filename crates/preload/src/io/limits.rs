@@ -64,6 +64,8 @@ pub(super) fn failed(w: &World, conn: &Conn, errno: c_int, moved: usize) -> Outc
 
 /// What a call answers whose bytes go nowhere, as TCP lets one: what comes of it is an event.
 pub(super) fn lost(w: &'static World, conn: &'static Conn, all: usize) -> Outcome {
-    ready::unhidden(w, conn);
+    if all > 0 {
+        ready::unhidden(w, conn);
+    }
     Ok(all)
 }

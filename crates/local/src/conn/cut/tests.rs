@@ -5,8 +5,8 @@ use std::io::Write;
 use sys::iov::Buffers;
 
 use super::*;
-use crate::conn::call;
 use crate::conn::taken::tests::{End, ends};
+use crate::conn::{EAGAIN_RETRY, call, ring};
 
 /// A server that has taken the offer, and sends by its ring; its client sends so much more by TCP and has not looked since.
 pub(in crate::conn) fn unread(n: usize) -> [End; 2] {
@@ -105,5 +105,21 @@ fn a_peer_that_died_beside_a_doorbell_is_sent_one_message_more() {
     assert_eq!(server.conn.socket_error(server.w, server.fd(), 0), 0, "told twice");
     for _ in 0..2 {
         assert_eq!(sends(&server, b"two"), Put::Failed(EPIPE));
+    }
+}
+
+/// Who has frozen, to go back to TCP, is not told of the end before what is left in the ring.
+#[test]
+fn a_clean_end_comes_behind_what_lies_in_the_ring() {
+    let [client, server] = unread(0);
+    half(&client).flags.fetch_or(flag::UP, Ordering::Release);
+    ring::publish(&half(&client).tail, ring::tail(&half(&client).tail) + 4);
+    server.conn.kernel.fetch_or(kernel::RDHUP | kernel::HUP | kernel::CLEAN, Ordering::Relaxed);
+    let (mine, peer) = server.conn.halves(server.w).unwrap();
+    let flags = peer.flags.load(Ordering::Relaxed);
+    for frozen in [0, flag::WANT_DOWN] {
+        mine.flags.fetch_or(frozen, Ordering::Relaxed);
+        let got = server.conn.at_end(server.w, server.fd(), mine, peer, flags);
+        assert_eq!(got, Some(Got::Failed(EAGAIN_RETRY)), "frozen: {}", frozen != 0);
     }
 }
