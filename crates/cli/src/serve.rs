@@ -236,7 +236,8 @@ fn reload(
     let mut sessions_ended = serving.reload_users_left(&config.users)?;
     let Looked { mut told, absent } = look_at_folders(&mut config, When::Reloading)?;
     let (absent, words): (Vec<_>, Vec<_>) = absent.into_iter().unzip();
-    let reloaded = serving.reload_shares(&config.shares, &absent);
+    let newcomers = serving.newcomers(&config.users)?;
+    let reloaded = serving.reload_shares(&config.shares, &absent, &newcomers);
     let Reloaded { shares_new, shares_gone, .. } = reloaded;
     sessions_ended += serving.reload_users(&config.users)?;
     let names = absent.iter().map(|share| &share.name).zip(&words);

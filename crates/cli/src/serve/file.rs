@@ -191,6 +191,10 @@ fn share_table(
     Err(wrong)
 }
 
+fn is_number(value: &Spanned<DeValue<'_>>) -> bool {
+    matches!(value.get_ref(), DeValue::Integer(_))
+}
+
 /// What is permission bits.
 const MODES: [&str; 2] = ["file_mode", "folder_mode"];
 
@@ -214,6 +218,10 @@ fn apply(
             n.as_str().to_owned()
         }
         DeValue::Integer(_) if MODES.contains(&option) => "hexadecimal or binary".to_owned(),
+        // What is no list is not to be read as one of decimal numbers.
+        DeValue::Array(items) if MODES.contains(&option) && items.iter().any(is_number) => {
+            "a list of numbers".to_owned()
+        }
         _ => value_text(value).map_err(|e| format!("{option}: {e:#}"))?,
     };
     share.set(option, &text).map_err(|bad| bad.to_string())?;

@@ -82,14 +82,24 @@ pub(super) fn users_left(
     self::users(server, runtime, &left.to_text())
 }
 
+/// Who may log on once these users are in place, and may not now.
+pub(super) fn newcomers(server: &Server, users: &str) -> Result<Vec<String>, NotStarted> {
+    let users = UserFile::parse(users)?;
+    let before = server.users.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let is_new = |name: &str| before.get(name).is_none_or(|known| known.disabled);
+    let new = users.iter().filter(|user| !user.disabled && is_new(&user.name));
+    Ok(new.map(|user| user.name.clone()).collect())
+}
+
 /// Puts shares in place of those that there are. A share that is as before stays as it is, with all that is open in it; so
 /// does one that is to be in another folder, and nothing else of it changes, while there is none. `absent`: shares of which
-/// that is known.
+/// that is known. `newcomers`: who gets in after this, and was not meant for a folder where a share stays.
 pub(super) fn shares(
     server: &Arc<Server>,
     runtime: &Runtime,
     shares: &[ShareConfig],
     absent: &[ShareConfig],
+    newcomers: &[String],
 ) -> Reloaded {
     let before = server.shares.read().unwrap_or_else(PoisonError::into_inner).clone();
     let (mut after, bad) = points(shares, &before);
@@ -97,6 +107,7 @@ pub(super) fn shares(
     for share in shares.iter().chain(absent) {
         let name = smb::name::fold(&share.name);
         if !after.contains_key(&name)
+            && !newcomers.iter().any(|user| share.admits(user, false))
             && let Some(point) = before.get(&name).filter(|point| is_mislaid(share, point))
         {
             kept.push((share.name.clone(), point.config.path.clone()));

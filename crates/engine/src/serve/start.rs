@@ -284,11 +284,26 @@ impl Serving {
         reload::users_left(&self.server, &self.runtime, users)
     }
 
+    /// Who of users (as in [`Self::reload_users`]) may not log on yet.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them.
+    pub fn newcomers(&self, users: &str) -> Result<Vec<String>, NotStarted> {
+        reload::newcomers(&self.server, users)
+    }
+
     /// Puts shares in place of those that there are, but for those whose folders cannot be opened. A share that is as
     /// before stays as it is, with all that is open in it; so does one that is to be in another folder, and nothing else of
-    /// it changes, while there is none. `absent`: shares of which that is known already.
-    pub fn reload_shares(&self, shares: &[ShareConfig], absent: &[ShareConfig]) -> Reloaded {
-        reload::shares(&self.server, &self.runtime, shares, absent)
+    /// it changes, while there is none, unless one of these newcomers would get into it. `absent`: shares of which that is
+    /// known already.
+    pub fn reload_shares(
+        &self,
+        shares: &[ShareConfig],
+        absent: &[ShareConfig],
+        newcomers: &[String],
+    ) -> Reloaded {
+        reload::shares(&self.server, &self.runtime, shares, absent, newcomers)
     }
 
     /// Takes no more connections and no more requests, answers those under way, and ends. Requests that wait for

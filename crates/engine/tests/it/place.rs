@@ -83,7 +83,7 @@ impl Place {
     /// Its shares are looked at again: how many are new and gone.
     pub(crate) fn reload_shares(&self) -> (usize, usize) {
         let serving = self.serving.as_ref().expect("not stopped");
-        let reloaded = serving.reload_shares(&config(self.folder()).shares, &[]);
+        let reloaded = serving.reload_shares(&config(self.folder()).shares, &[], &[]);
         (reloaded.shares_new, reloaded.shares_gone)
     }
 
