@@ -503,7 +503,7 @@ fn a_share_that_is_to_be_where_no_folder_is_stays_where_it_was() {
     assert!(server.client("ann%first", "mine", "ls").1.contains("there"));
     // Who is new was meant for the other folder.
     place.done(&["serve", "user", "add", "eve", "--users", &users], "first\n");
-    share("nwe", "");
+    share("gone", "");
     contains(&reload(), &["1 gone", "there is no such folder; it is left out"]);
     contains(&server.client("eve%first", "mine", "ls").1, &["BAD_NETWORK_NAME"]);
     share("new", "");

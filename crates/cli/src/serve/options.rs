@@ -489,7 +489,9 @@ mod tests {
         for value in ["\"640\"", "\"0640\"", "640", "0o640"] {
             assert_eq!(mode(value), Ok(0o640), "{value}");
         }
-        for value in ["0x1a0", "0b11", "648", "0o1777", "-640", "true", "[0o640]", "[640]", "[0x1a0]"] {
+        for value in
+            ["0x1a0", "0b11", "648", "0o1777", "-640", "true", "[0o640]", "[640]", "[0x1a0]"]
+        {
             let told = mode(value).unwrap_err();
             assert!(told.contains("an octal number, 0 to 777"), "{value}: {told}");
         }
