@@ -7,7 +7,8 @@ impl Conn {
     /// made a reset then, and refuses what TCP would take once more. That is lost there as well, and answered with a reset, of
     /// which who sends next is told.
     pub(super) fn takes_a_last_one(&self, fd: i32, mine: &Half, len: usize) -> Put {
-        if self.kernel.load(Ordering::Relaxed) & kernel::CLEAN == 0 {
+        // Asked once more: what was taken for the end may have been a call that something refused, and no byte is to vanish.
+        if self.kernel.load(Ordering::Relaxed) & kernel::CLEAN == 0 || !call::hung_up(fd) {
             return Put::Kernel;
         }
         if len > 0 {
