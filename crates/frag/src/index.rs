@@ -170,8 +170,9 @@ const fn home(hash: u64) -> usize {
     tag_of(hash) as usize
 }
 
+/// What a slot keeps of a hash.
 #[inline]
-const fn tag_of(hash: u64) -> u32 {
+pub(crate) const fn tag_of(hash: u64) -> u32 {
     (hash >> 32) as u32
 }
 

@@ -8,6 +8,7 @@
 //! many datagrams in progress, is not so here.
 
 use crate::datagram::{Piece, Store};
+use crate::index::tag_of;
 use crate::output::{Released, Sink};
 use crate::shard::{BURST, Kind, Parsed};
 use crate::wire::{self, Fragment};
@@ -323,12 +324,6 @@ fn sort(order: &mut [u8], parsed: &[Parsed]) {
         let rank: usize = (0..count).map(less).sum();
         order[rank] = places[known];
     }
-}
-
-/// What is compared of a hash.
-#[inline]
-const fn tag_of(hash: u64) -> u32 {
-    (hash >> 32) as u32
 }
 
 /// Which of them are the same as `tag`: bit `1 << n` for the n-th.
