@@ -2,8 +2,9 @@
 //!
 //! Senders cut a datagram into pieces of one size, but for the last. Then the place of a piece follows
 //! from its offset by one multiplication, in whatever order pieces come, and whether two overlap is one
-//! look: the **regular** layout. A piece that does not fit makes the layout **general**, a sorted list,
-//! which any sender may cause and no sender can make slow: at most
+//! look: the **regular** layout. All that is to be kept of a piece is its buffer: of a thousand datagrams in
+//! progress that is what fits into a core's second cache, or does not. A piece that does not fit, or is copied,
+//! makes the layout **general**, a sorted list, which any sender may cause and no sender can make slow: at most
 //! [`fragments_max`](crate::Config::fragments_max) pieces, found by bisection, and where they are many by a
 //! [`Map`].
 
@@ -27,6 +28,24 @@ pub(crate) enum Store<B> {
     /// In the caller's buffer.
     Held(B),
     /// In a compact block.
+    Copied { block: u32, at: u16 },
+}
+
+impl<B> Store<B> {
+    pub(crate) const fn bytes(&self) -> Bytes<'_, B> {
+        match self {
+            Self::Nothing => Bytes::Nowhere,
+            Self::Held(buffer) => Bytes::Held(buffer),
+            Self::Copied { block, at } => Bytes::Copied { block: *block, at: *at },
+        }
+    }
+}
+
+/// As [`Store`], to be looked into.
+#[derive(Debug)]
+pub(crate) enum Bytes<'a, B> {
+    Nowhere,
+    Held(&'a B),
     Copied { block: u32, at: u16 },
 }
 
@@ -68,13 +87,13 @@ pub(crate) struct Part<'a, B> {
     /// Where the payload of the fragment begins in its packet, and how many bytes of it come before these.
     pub(crate) at: u16,
     pub(crate) skipped: u16,
-    pub(crate) store: &'a Store<B>,
+    pub(crate) bytes: Bytes<'a, B>,
 }
 
 impl<'a, B> Part<'a, B> {
     pub(crate) fn of(piece: &'a Piece<B>) -> Self {
         let Piece { offset, len, at, ref store } = *piece;
-        Self { offset, len, at, skipped: 0, store }
+        Self { offset, len, at, skipped: 0, bytes: store.bytes() }
     }
 
     pub(crate) const fn end(&self) -> u32 {
@@ -152,6 +171,30 @@ impl Head {
     }
 }
 
+/// The last piece of the regular layout, whose length is its own.
+#[derive(Debug)]
+struct Tail<B> {
+    /// `None`: it was copied, or has not come.
+    buffer: Option<B>,
+    /// The compact block that it was copied to.
+    block: u32,
+    /// Where its bytes begin in the packet, or in the block.
+    at: u16,
+}
+
+/// The pieces of a complete datagram, in order: those of one length, or those of the list, and then the last.
+#[derive(Debug)]
+pub(crate) struct Laid<'a, B> {
+    /// Each is there.
+    pub(crate) places: &'a [Option<B>],
+    /// Where the bytes begin in the packet of the first of those, and of the others.
+    pub(crate) from: [u16; 2],
+    /// Bytes of each.
+    pub(crate) len: u16,
+    pub(crate) list: &'a [Piece<B>],
+    pub(crate) last: Option<Part<'a, B>>,
+}
+
 /// What a fragment would be to a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
@@ -161,6 +204,8 @@ pub(crate) enum Look {
     Tail,
     /// New, and resolved against others first.
     Layer,
+    /// To be looked at again, once the pieces are a list: see [`Node::list`].
+    Irregular,
     /// There already, exactly.
     Duplicate,
     /// Not possible beside what is there: the datagram is to be given up.
@@ -173,8 +218,8 @@ pub(crate) enum Look {
 #[repr(C, align(64))]
 pub(crate) struct Node<B> {
     pub(crate) key: Key,
-    /// Of the regular layout: all places, in use or not. Else: the pieces, in order unless there is a map.
-    pieces: Vec<Piece<B>>,
+    /// Of the regular layout: all places, in use or not.
+    places: Vec<Option<B>>,
     /// See [`Heading`].
     pub(crate) heading: Heading,
     /// When something last came for it, nanoseconds.
@@ -202,9 +247,12 @@ pub(crate) struct Node<B> {
     /// Bit `1 << ecn` for each value seen.
     pub(crate) ecn_seen: u8,
     pub(crate) source: u16,
+    /// Where the bytes of a piece begin in its packet: of the first piece, whose header may have options that
+    /// others have not, and of those behind it, a guess until there is one. Of the regular layout.
+    from: [u16; 2],
 
     // The third line, up to the bytes of the head: what a last fragment, a beginning and an end need too.
-    tail: Piece<B>,
+    tail: Tail<B>,
     pub(crate) older: u32,
     pub(crate) younger: u32,
     pub(crate) source_older: u32,
@@ -219,6 +267,8 @@ pub(crate) struct Node<B> {
     pub(crate) chain: Chain,
     head: Head,
     pub(crate) shelf: Shelf<B>,
+    /// Of the general layout: the pieces, in order unless there is a map.
+    pieces: Vec<Piece<B>>,
     /// Of the general layout, from [`LISTED_MAX`] pieces on.
     map: Option<Box<Map>>,
     /// Pieces that were moved, or entered into the map, for others, ever.
@@ -261,11 +311,13 @@ impl<B> Default for Node<B> {
             received: 0,
             end: 0,
             high: 0,
-            pieces: Vec::new(),
-            tail: Piece::default(),
+            places: Vec::new(),
+            from: [0; 2],
+            tail: Tail { buffer: None, block: 0, at: 0 },
             chain: Chain::default(),
             head: Head { near: [0; HEAD_BYTES], far: Vec::new() },
             shelf: Shelf::default(),
+            pieces: Vec::new(),
             map: None,
             #[cfg(test)]
             moved: 0,
@@ -283,7 +335,7 @@ impl<B> Linked for Node<B> {
     }
 }
 
-/// The first places for pieces.
+/// The first places for pieces, of either layout.
 const PIECES_MIN: usize = 4;
 /// Pieces in a sorted list at most: to put one between others moves some KiB, and not more. Few where
 /// sequences of a few fragments are to find what is wrong.
@@ -296,13 +348,9 @@ impl<B> Node<B> {
 
     /// As for a new datagram.
     pub(crate) fn begin(&mut self, key: Key, now: u64, layered: bool) {
-        debug_assert!(self.pieces.iter().all(|piece| piece.len == 0) && self.count == 0);
+        debug_assert!(self.is_vacant());
         self.key = key;
-        self.layout = Layout::Regular;
-        if layered {
-            self.pieces.clear();
-            self.layout = Layout::Layered;
-        }
+        self.layout = if layered { Layout::Layered } else { Layout::Regular };
         self.first_at = now;
         self.last_at = now;
         self.ecn_seen = 0;
@@ -312,13 +360,18 @@ impl<B> Node<B> {
     /// A free record, as [`Self::put_usual`] finds it when it puts the first piece.
     #[inline(always)]
     pub(crate) fn restart(&mut self) {
-        debug_assert!(self.pieces.iter().all(|piece| piece.len == 0) && self.count == 0);
+        debug_assert!(self.is_vacant());
         self.layout = Layout::Regular;
         self.has_nothing();
     }
 
-    /// The stride is supposed to be that of the datagram before, until a piece says another. A last
-    /// piece that is at no multiple of it does no harm: before it there will be one of another size.
+    fn is_vacant(&self) -> bool {
+        let is_empty = self.pieces.is_empty() && self.tail.buffer.is_none() && self.count == 0;
+        is_empty && self.places.iter().all(Option::is_none)
+    }
+
+    /// The stride is supposed to be that of the datagram before, until a piece says another, and where their bytes
+    /// begin in their packets. A last piece that is at no multiple of it does no harm: before it there will be one of another size.
     #[inline(always)]
     const fn has_nothing(&mut self) {
         self.received = 0;
@@ -343,11 +396,7 @@ impl<B> Node<B> {
     /// Buffers of the first pieces, as many as are copied before others can be looked for.
     #[inline]
     pub(crate) fn first_buffers(&self) -> impl Iterator<Item = &B> {
-        let first = self.pieces.iter().take(AHEAD).chain([&self.tail]);
-        first.filter_map(|piece| match &piece.store {
-            Store::Held(buffer) => Some(buffer),
-            Store::Copied { .. } | Store::Nothing => None,
-        })
+        self.places.iter().take(AHEAD).chain([&self.tail.buffer]).flatten()
     }
 
     /// Bytes of payload in all, once the last fragment has come; else 0.
@@ -365,21 +414,24 @@ impl<B> Node<B> {
         buffer: B,
     ) -> Result<Look, B> {
         let at = self.place(f.offset);
+        let kind = usize::from(f.offset != 0);
         let fits = (self.layout == Layout::Regular)
             & (at * usize::from(self.stride) == usize::from(f.offset))
-            & (at + 1 < usize::from(fragments_max));
-        // A place more than needed, for the last piece, in case that all become a list. That place the last
-        // piece has for itself.
-        let Some([piece, _]) = self.pieces.get_mut(at..at + 2) else { return Err(buffer) };
+            & (at + 1 < usize::from(fragments_max))
+            & ((f.payload_at == self.from[1]) | (kind == 0));
+        // There is one more than needed, which the last piece would have, had it not a place for itself.
+        let Some(place) = self.places.get_mut(at) else { return Err(buffer) };
         // Whether a fragment is the last is as good as chance where there are few: so it is chosen by, not
         // branched on.
         let end = f.end();
-        let in_the_middle = (self.stride == f.len) & (end <= self.last_from) & (piece.len == 0);
+        let in_the_middle = (self.stride == f.len) & (end <= self.last_from) & place.is_none();
         let at_the_end = (self.end == 0) & (self.high <= u32::from(f.offset)) & (at != 0);
         if !(fits & select_unpredictable(f.more, in_the_middle, at_the_end)) {
             return Err(buffer);
         }
-        *select_unpredictable(f.more, piece, &mut self.tail) = Piece::held(f, buffer);
+        *select_unpredictable(f.more, place, &mut self.tail.buffer) = Some(buffer);
+        self.from[kind] = f.payload_at;
+        self.tail.at = select_unpredictable(f.more, self.tail.at, f.payload_at);
         self.high = select_unpredictable(f.more, self.high.max(end), self.high);
         self.end = select_unpredictable(f.more, self.end, end);
         self.last_from = select_unpredictable(f.more, self.last_from, u32::from(f.offset));
@@ -421,39 +473,40 @@ impl<B> Node<B> {
     /// place. Answers something that depends on all.
     #[inline(always)]
     pub(crate) fn touch(&self, offset: u16) -> u16 {
-        let piece = self.pieces.get(self.place(offset));
-        piece.map_or(0, |piece| piece.len) ^ self.count
+        let place = self.places.get(self.place(offset));
+        place.map_or(0, |place| u16::from(place.is_some())) ^ self.count
     }
 
-    /// What a fragment would be. May change the layout, never what is there.
+    /// What a fragment would be, which is to be copied if `is_small`. Changes nothing of what is there.
     #[inline]
-    pub(crate) fn look(&mut self, f: &Fragment, fragments_max: u16) -> Look {
-        if self.layout == Layout::Regular {
-            match self.look_regular(f, fragments_max) {
-                Some(look) => return look,
-                None => self.generalise(),
-            }
+    pub(crate) fn look(&mut self, f: &Fragment, fragments_max: u16, is_small: bool) -> Look {
+        let is_regular = self.layout == Layout::Regular;
+        if is_regular && let Some(look) = self.look_regular(f, fragments_max, is_small) {
+            return look;
         }
         if self.count >= fragments_max {
             return Look::Conflict(Reason::TooMany);
         }
-        if self.layout == Layout::Layered {
-            return Look::Layer;
+        match self.layout {
+            Layout::Regular => Look::Irregular,
+            Layout::General => self.look_general(f),
+            Layout::Layered => Look::Layer,
         }
-        self.look_general(f)
     }
 
     /// `None`: it does not fit into the regular layout.
     #[inline]
-    fn look_regular(&mut self, f: &Fragment, fragments_max: u16) -> Option<Look> {
+    fn look_regular(&mut self, f: &Fragment, fragments_max: u16, is_small: bool) -> Option<Look> {
         if !f.more {
             return self.look_last(f);
         }
-        if self.end != 0 && f.end() > u32::from(self.tail.offset) {
+        if self.end != 0 && f.end() > self.last_from {
             return Some(Look::Conflict(self.beyond(f)));
         }
         if self.stride != f.len {
-            if !self.has_only_tail() || self.end != 0 && !self.tail.offset.is_multiple_of(f.len) {
+            if !self.has_only_tail()
+                || self.end != 0 && !self.last_from.is_multiple_of(f.len.into())
+            {
                 return None;
             }
             self.set_stride(f.len);
@@ -462,18 +515,27 @@ impl<B> Node<B> {
         if at * usize::from(self.stride) != usize::from(f.offset) {
             return None;
         }
-        Some(match self.pieces.get(at) {
-            Some(piece) if piece.len != 0 => Look::Duplicate,
+        Some(match self.places.get(at) {
+            Some(Some(_)) => Look::Duplicate,
             // There would be too many of this size. But how many there are is not said: it may be a short one
             // far behind others, so they become a list, and are counted.
             _ if at + 1 >= usize::from(fragments_max) => return None,
+            // A place has room for a buffer alone.
+            _ if is_small || !self.begins_as_others(f) => return None,
             _ => Look::Piece(at),
         })
     }
 
+    /// Whether the bytes of a fragment begin in its packet where those of others do.
+    fn begins_as_others(&self, f: &Fragment) -> bool {
+        let has_first = matches!(self.places.first(), Some(Some(_)));
+        let others = self.count - u16::from(self.end != 0) - u16::from(has_first);
+        f.offset == 0 || others == 0 || f.payload_at == self.from[1]
+    }
+
     fn look_last(&self, f: &Fragment) -> Option<Look> {
         if self.end != 0 {
-            let same = self.tail.offset == f.offset && self.tail.len == f.len;
+            let same = self.last_from == u32::from(f.offset) && self.end == f.end();
             return Some(if same { Look::Duplicate } else { Look::Conflict(Reason::EndConflict) });
         }
         if self.high > u32::from(f.offset) {
@@ -509,16 +571,41 @@ impl<B> Node<B> {
         if f.end() >= self.end { Reason::EndConflict } else { Reason::Overlap }
     }
 
-    /// From here on a sorted list.
+    /// Bytes of memory that [`Self::list`] takes.
+    pub(crate) fn list_growth(&self) -> u32 {
+        Self::list_cost(self.list_places())
+    }
+
+    /// Places of a list that has those which are there, and one more.
+    fn list_places(&self) -> usize {
+        (usize::from(self.count) + 1).next_power_of_two().max(PIECES_MIN)
+    }
+
+    /// From here on a sorted list. Its places are kept for the next datagram of this record.
     #[cold]
-    fn generalise(&mut self) {
+    pub(crate) fn list(&mut self) {
+        debug_assert!(self.layout == Layout::Regular && self.pieces.is_empty());
         #[cfg(test)]
         {
-            self.moved += self.pieces.len();
+            self.moved += self.places.len();
         }
-        self.pieces.retain(|piece| piece.len != 0);
+        self.pieces.reserve_exact(self.list_places());
+        let (len, [mut at, others]) = (self.stride, self.from);
+        for (place, offset) in self.places.iter_mut().zip((0..=u16::MAX).step_by(len.max(1).into()))
+        {
+            if let Some(buffer) = place.take() {
+                self.pieces.push(Piece { offset, len, at, store: Store::Held(buffer) });
+            }
+            at = others;
+        }
         if self.end != 0 {
-            self.pieces.push(std::mem::take(&mut self.tail));
+            let Tail { buffer, block, at } = &mut self.tail;
+            let (block, at) = (*block, *at);
+            let store = buffer.take().map_or(Store::Copied { block, at }, Store::Held);
+            // Both below 65,536.
+            let [offset, len] = [self.last_from, self.end - self.last_from]
+                .map(|n| u16::try_from(n).unwrap_or(u16::MAX));
+            self.pieces.push(Piece { offset, len, at, store });
         }
         self.layout = Layout::General;
     }
@@ -576,43 +663,54 @@ impl<B> Node<B> {
     /// Places for pieces that [`Self::put`] at `look` would need in addition: see [`Self::grow`].
     #[inline]
     pub(crate) fn growth(&self, look: Look) -> usize {
-        let wanted = match look {
-            // With a place for the last piece, in case that all become a list.
-            Look::Piece(at) if self.layout == Layout::Regular => at + 2,
-            Look::Tail => usize::from(self.count) + 1,
-            Look::Piece(_) => self.pieces.len() + 1,
-            // Those have places of their own: see `Shelf::growth_most`.
-            _ => 0,
+        let (wanted, there) = match look {
+            Look::Piece(at) if self.layout == Layout::Regular => (at + 2, self.places.capacity()),
+            Look::Piece(_) => (self.pieces.len() + 1, self.pieces.capacity()),
+            // The last piece has a place for itself, and layers have others: see `Shelf::growth_most`.
+            _ => (0, 0),
         };
-        let there = self.pieces.capacity();
         if wanted <= there { 0 } else { wanted.next_power_of_two().max(PIECES_MIN) - there }
+    }
+
+    /// What so many places more cost, bytes, and those that are there: while they grow those are there twice.
+    #[inline]
+    pub(crate) fn growth_cost(&self, growth: usize) -> (u32, u32) {
+        match (growth, self.layout) {
+            (0, _) => (0, 0),
+            (_, Layout::General) => {
+                (Self::list_cost(growth), Self::list_cost(self.pieces.capacity()))
+            }
+            _ => (Self::places_cost(growth), self.room()),
+        }
     }
 
     /// Makes so many more places.
     #[cold]
     pub(crate) fn grow(&mut self, growth: usize) {
-        let wanted = self.pieces.capacity() + growth;
+        let is_list = self.layout == Layout::General;
         #[cfg(test)]
         {
-            self.moved += self.pieces.len();
+            self.moved += if is_list { self.pieces.len() } else { self.places.len() };
         }
-        self.pieces.reserve_exact(wanted - self.pieces.len());
-        if self.layout == Layout::Regular {
-            self.open_places();
+        if is_list {
+            self.pieces.reserve_exact(self.pieces.capacity() + growth - self.pieces.len());
+        } else {
+            self.places.reserve_exact(self.places.capacity() + growth - self.places.len());
+            self.places.resize_with(self.places.capacity(), || None);
         }
-    }
-
-    /// Makes places of all room for pieces.
-    fn open_places(&mut self) {
-        self.pieces.resize_with(self.pieces.capacity(), Piece::default);
     }
 
     /// What the record costs as it is, bytes.
     pub(crate) fn cost(&self) -> u32 {
-        // Only a list may have become one. That is asked first, since the map lies on a line of its own.
-        let mapped = self.layout == Layout::General && self.map.is_some();
-        let map = if mapped { Map::COST } else { 0 };
-        Self::COST + Self::places_cost(self.pieces.capacity()) + map
+        // Only a list takes more. That is asked first, since it lies on a line of its own.
+        let list = match self.layout {
+            Layout::General => {
+                let map = if self.map.is_some() { Map::COST } else { 0 };
+                Self::list_cost(self.pieces.capacity()) + map
+            }
+            Layout::Regular | Layout::Layered => 0,
+        };
+        Self::COST + self.room() + list
     }
 
     /// What it takes of memory beside buffers and blocks, bytes.
@@ -625,20 +723,37 @@ impl<B> Node<B> {
     /// What so many places for pieces cost, bytes.
     #[inline]
     pub(crate) fn places_cost(places: usize) -> u32 {
+        u32::try_from(places * size_of::<Option<B>>()).unwrap_or(u32::MAX)
+    }
+
+    /// What so many places of a list cost, bytes.
+    fn list_cost(places: usize) -> u32 {
         u32::try_from(places * size_of::<Piece<B>>()).unwrap_or(u32::MAX)
     }
 
     /// Puts a piece where [`Self::look`] said.
     pub(crate) fn put(&mut self, look: Look, f: &Fragment, store: Store<B>) {
-        let piece = Piece { offset: f.offset, len: f.len, at: f.payload_at, store };
-        match look {
-            Look::Tail => {
-                self.tail = piece;
+        match (look, store) {
+            (Look::Tail, store) => {
+                let at = f.payload_at;
+                self.tail = match store {
+                    Store::Held(buffer) => Tail { buffer: Some(buffer), block: 0, at },
+                    Store::Copied { block, at } => Tail { buffer: None, block, at },
+                    Store::Nothing => Tail { buffer: None, block: 0, at },
+                };
                 self.last_from = u32::from(f.offset);
             }
-            Look::Piece(at) if self.layout == Layout::Regular => self.pieces[at] = piece,
-            Look::Piece(at) => self.put_general(at, piece),
-            Look::Layer | Look::Duplicate | Look::Conflict(_) => {
+            (Look::Piece(at), Store::Held(buffer)) if self.layout == Layout::Regular => {
+                self.places[at] = Some(buffer);
+                self.from[usize::from(f.offset != 0)] = f.payload_at;
+            }
+            (Look::Piece(at), store) if self.layout == Layout::General => {
+                self.put_general(
+                    at,
+                    Piece { offset: f.offset, len: f.len, at: f.payload_at, store },
+                );
+            }
+            _ => {
                 debug_assert!(false, "not a place");
                 return;
             }
@@ -688,15 +803,31 @@ impl<B> Node<B> {
         };
     }
 
-    /// The pieces in order, of a complete datagram; none if they are not in one list, see [`Self::mapped`].
-    pub(crate) fn pieces(&self) -> (&[Piece<B>], Option<&Piece<B>>) {
-        let tail = (self.tail.len != 0).then_some(&self.tail);
-        let pieces = match self.layout {
-            Layout::Regular => &self.pieces[..self.places_in_use()],
-            Layout::General if self.map.is_none() => &self.pieces[..],
-            Layout::General | Layout::Layered => &[],
-        };
-        (pieces, tail)
+    /// The pieces in order, of a complete datagram; none if they are in no order, see [`Self::mapped`].
+    #[inline]
+    pub(crate) fn laid(&self) -> Laid<'_, B> {
+        let (from, len) = (self.from, self.stride);
+        let mut laid = Laid { places: &[], from, len, list: &[], last: None };
+        match self.layout {
+            Layout::Regular => {
+                laid.places = &self.places[..self.places_in_use()];
+                laid.last = self.last();
+            }
+            Layout::General if self.map.is_none() => laid.list = &self.pieces,
+            Layout::General | Layout::Layered => {}
+        }
+        laid
+    }
+
+    /// The last piece of the regular layout.
+    #[inline]
+    fn last(&self) -> Option<Part<'_, B>> {
+        let Tail { buffer, block, at } = &self.tail;
+        let (block, at) = (*block, *at);
+        let bytes = buffer.as_ref().map_or(Bytes::Copied { block, at }, Bytes::Held);
+        let (offset, len) = (self.last_from, self.end.checked_sub(self.last_from)?);
+        let [offset, len] = [offset, len].map(|n| u16::try_from(n).unwrap_or(u16::MAX));
+        Some(Part { offset, len, at, skipped: 0, bytes })
     }
 
     /// The piece that begins at that offset, if they are not in one list.
@@ -710,27 +841,37 @@ impl<B> Node<B> {
 
     /// Places of the regular layout that have pieces.
     fn places_in_use(&self) -> usize {
-        usize::from(self.count) - usize::from(self.tail.len != 0)
+        usize::from(self.count) - usize::from(self.end != 0)
     }
 
     /// The piece that holds the first byte, once it is there.
     pub(crate) fn first(&self) -> Option<Part<'_, B>> {
-        let listed = self.map.is_none() && self.layout != Layout::Layered;
-        let first = if listed { self.pieces.first().map(Part::of) } else { self.mapped(0) };
+        let first = match self.layout {
+            Layout::Regular => {
+                let buffer = self.places.first()?.as_ref()?;
+                let (len, at) = (self.stride, self.from[0]);
+                Some(Part { offset: 0, len, at, skipped: 0, bytes: Bytes::Held(buffer) })
+            }
+            Layout::General if self.map.is_none() => self.pieces.first().map(Part::of),
+            Layout::General | Layout::Layered => self.mapped(0),
+        };
         first.filter(|piece| piece.len != 0 && piece.offset == 0)
     }
 
     #[inline]
     fn empty_places(&mut self, mut release: impl FnMut(B)) {
         let mut left = self.places_in_use();
-        for piece in &mut self.pieces {
+        for place in &mut self.places {
             if left == 0 {
                 break;
             }
-            left -= usize::from(piece.len != 0);
-            if let Store::Held(buffer) = std::mem::take(piece).store {
+            if let Some(buffer) = place.take() {
+                left -= 1;
                 release(buffer);
             }
+        }
+        if let Some(buffer) = self.tail.buffer.take() {
+            release(buffer);
         }
     }
 
@@ -748,9 +889,6 @@ impl<B> Node<B> {
             }
             Layout::Layered => self.shelf.end(&mut release),
         }
-        if let Store::Held(buffer) = std::mem::take(&mut self.tail).store {
-            release(buffer);
-        }
     }
 
     /// Whether it is of the regular layout, and holds nothing but buffers.
@@ -763,17 +901,14 @@ impl<B> Node<B> {
 
     /// [`Self::release`] of what [`Self::is_plain`].
     #[inline(always)]
-    pub(crate) fn release_plain(&mut self, mut release: impl FnMut(B)) {
-        self.empty_places(&mut release);
-        if let Store::Held(buffer) = std::mem::take(&mut self.tail).store {
-            release(buffer);
-        }
+    pub(crate) fn release_plain(&mut self, release: impl FnMut(B)) {
+        self.empty_places(release);
     }
 
     /// Bytes of the room for pieces that [`Self::end`] may keep, for the next datagram.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
-        Self::places_cost(self.pieces.capacity())
+        Self::places_cost(self.places.capacity())
     }
 
     /// Leaves the record as a new one, with its room for pieces if that is to be kept. Compact blocks must be free
@@ -781,13 +916,10 @@ impl<B> Node<B> {
     #[inline]
     pub(crate) fn end(&mut self, keep: bool) {
         if !keep {
-            (self.pieces, self.tail) = (Vec::new(), Piece::default());
-        } else if self.layout != Layout::Regular {
-            self.pieces.clear();
-            self.open_places();
+            (self.places, self.tail.buffer) = (Vec::new(), None);
         }
         if self.layout == Layout::General {
-            self.map = None;
+            (self.pieces, self.map) = (Vec::new(), None);
         }
         if usize::from(self.heading.len()) > HEAD_BYTES {
             self.head.far = Vec::new();

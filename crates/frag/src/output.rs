@@ -1,7 +1,7 @@
 //! What comes out: whole datagrams, buffers that are free again, messages to send.
 
 use crate::block::Blocks;
-use crate::datagram::{Node, Part, Piece, Store};
+use crate::datagram::{Bytes, Laid, Node, Part, Piece, Store};
 use crate::key::Key;
 use crate::reason::Reason;
 
@@ -210,18 +210,29 @@ impl<'a, B> Datagram<'a, B> {
     /// The payload, in order.
     #[must_use]
     pub fn slices(&self) -> Slices<'a, B> {
-        let (pieces, last) = match self.payload {
-            Payload::One { buffer, at } => {
-                let only = Slice::Held { buffer, at: usize::from(at), len: self.len };
-                (&[][..], Some(only))
-            }
-            Payload::Together(pieces) => (pieces, None),
-            Payload::Many { node, blocks } => {
-                let (pieces, tail) = node.pieces();
-                (pieces, tail.map(|tail| slice(blocks, Part::of(tail), self.len)))
-            }
+        let mut slices = Slices {
+            places: [].iter(),
+            at: [0; 2],
+            len: 0,
+            pieces: [].iter(),
+            last: None,
+            payload: self.payload,
+            next: 0,
+            end: self.len,
         };
-        Slices { pieces: pieces.iter(), last, payload: self.payload, next: 0, end: self.len }
+        match self.payload {
+            Payload::One { buffer, at } => {
+                slices.last = Some(Slice::Held { buffer, at: at.into(), len: self.len });
+            }
+            Payload::Together(pieces) => slices.pieces = pieces.iter(),
+            Payload::Many { node, blocks } => {
+                let Laid { places, from, len, list, last } = node.laid();
+                (slices.places, slices.pieces) = (places.iter(), list.iter());
+                (slices.at, slices.len) = (from.map(usize::from), len.into());
+                slices.last = last.map(|last| slice(blocks, last, self.len));
+            }
+        }
+        slices
     }
 
     /// Writes header and payload to the beginning of `out`; answers how many bytes that is. `bytes`
@@ -305,6 +316,11 @@ pub(crate) const AHEAD: usize = 4;
 /// The payload of a [`Datagram`], in order.
 #[derive(Debug)]
 pub struct Slices<'a, B> {
+    /// Pieces of one length, each in a buffer.
+    places: std::slice::Iter<'a, Option<B>>,
+    /// Where the next of those begins in its packet, and those behind it; and the length.
+    at: [usize; 2],
+    len: usize,
     pieces: std::slice::Iter<'a, Piece<B>>,
     /// What comes behind those.
     last: Option<Slice<'a, B>>,
@@ -339,6 +355,11 @@ impl<'a, B> Iterator for Slices<'a, B> {
 
     #[inline]
     fn next(&mut self) -> Option<Slice<'a, B>> {
+        if let Some(place) = self.places.next() {
+            let [at, others] = self.at;
+            self.at[0] = others;
+            return place.as_ref().map(|buffer| Slice::Held { buffer, at, len: self.len });
+        }
         let Some(piece) = self.pieces.next() else { return self.behind() };
         match &piece.store {
             Store::Held(buffer) if piece.end() as usize <= self.end => {
@@ -354,13 +375,13 @@ impl<'a, B> Iterator for Slices<'a, B> {
 #[inline]
 pub(crate) fn slice<'a, B>(blocks: &'a Blocks, part: Part<'a, B>, end: usize) -> Slice<'a, B> {
     let len = usize::from(part.len).min(end - usize::from(part.offset));
-    match part.store {
-        Store::Held(buffer) => {
+    match part.bytes {
+        Bytes::Held(buffer) => {
             Slice::Held { buffer, at: usize::from(part.at) + usize::from(part.skipped), len }
         }
         // In a block `at` counts from what was copied.
-        Store::Copied { block, at } => Slice::Copied(blocks.bytes(*block, at + part.skipped, len)),
-        Store::Nothing => Slice::Copied(&[]),
+        Bytes::Copied { block, at } => Slice::Copied(blocks.bytes(block, at + part.skipped, len)),
+        Bytes::Nowhere => Slice::Copied(&[]),
     }
 }
 

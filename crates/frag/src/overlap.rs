@@ -177,7 +177,8 @@ impl<B> Shelf<B> {
     pub(crate) fn part(&self, cut: Cut) -> Option<Part<'_, B>> {
         let whole = self.wholes.get(usize::from(cut.owner))?;
         let Cut { offset, len, .. } = cut;
-        Some(Part { offset, len, at: whole.at, skipped: offset - whole.begin, store: &whole.store })
+        let (at, skipped) = (whole.at, offset - whole.begin);
+        Some(Part { offset, len, at, skipped, bytes: whole.store.bytes() })
     }
 
     pub(crate) fn end(&mut self, release: &mut impl FnMut(B)) {

@@ -767,9 +767,20 @@ impl<B> Table<B> {
         let Incoming { fragment: f, packet, cost, buffer, .. } = incoming;
         // See `put_usual`.
         let begins = self.nodes[n].count == 0;
-        let look = self.nodes[n].look(f, self.limits.fragments_max);
+        let small = f.len < self.limits.copy_below && cost > BLOCK_COST;
+        let most = self.limits.fragments_max;
+        let mut look = self.nodes[n].look(f, most, small);
+        if look == Look::Irregular {
+            let list = self.nodes[n].list_growth();
+            if let Err(reason) = self.charge(lease, n, (0, list, false), now, sink) {
+                self.counters.fragments_lost += 1;
+                return sink.release(buffer, Released::Dropped(reason));
+            }
+            self.nodes[n].list();
+            look = self.nodes[n].look(f, most, small);
+        }
         match look {
-            Look::Piece(_) | Look::Tail | Look::Layer => {}
+            Look::Piece(_) | Look::Tail | Look::Layer | Look::Irregular => {}
             Look::Duplicate => return self.drop_fragment(buffer, Reason::Duplicate, sink),
             Look::Conflict(reason) => {
                 self.counters.fragments_lost += 1;
@@ -777,14 +788,13 @@ impl<B> Table<B> {
                 return sink.release(buffer, Released::Dropped(reason));
             }
         }
-        let small = f.len < self.limits.copy_below && cost > BLOCK_COST;
         let node = &self.nodes[n];
         let growth = node.growth(look);
         let bytes = if small { 0 } else { cost };
         let block = small && self.blocks.needs_another(node.chain, usize::from(f.len));
         // What grows is there twice for a moment, so it is paid for twice as long.
-        let twice = if growth > 0 { node.room() } else { 0 };
-        let list = Node::<B>::places_cost(growth) + twice + node.map_growth(look);
+        let (places, twice) = node.growth_cost(growth);
+        let list = places + twice + node.map_growth(look);
         let spot = (look == Look::Layer).then(|| node.shelf.spot(f));
         let layers = spot.map_or(0, |spot| node.shelf.growth_most(spot));
         let shelf = node.shelf.bytes();

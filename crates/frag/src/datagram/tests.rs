@@ -53,10 +53,15 @@ impl World {
             self.check();
             return look;
         }
-        let look = self.node.look(f, fragments_max);
+        let mut look = self.node.look(f, fragments_max, false);
+        if look == Look::Irregular {
+            self.paid += self.node.list_growth();
+            self.node.list();
+            look = self.node.look(f, fragments_max, false);
+        }
         if matches!(look, Look::Piece(_) | Look::Tail) {
             let growth = self.node.growth(look);
-            self.paid += Node::<usize>::places_cost(growth) + self.node.map_growth(look);
+            self.paid += self.node.growth_cost(growth).0 + self.node.map_growth(look);
             if growth > 0 {
                 self.node.grow(growth);
             }
@@ -75,10 +80,12 @@ impl World {
     /// The pieces of a complete datagram follow each other.
     fn check_complete(&self, len: u32) {
         assert_eq!(self.node.len(), len);
-        let (pieces, tail) = self.node.pieces();
-        let mut end = pieces.iter().chain(tail).fold(0, |at, piece| {
-            assert_eq!(u32::from(piece.offset), at);
-            piece.end()
+        let Laid { places, len: each, list, last, .. } = self.node.laid();
+        assert!(places.iter().all(Option::is_some), "{places:?}");
+        let places = u32::from(each) * u32::try_from(places.len()).expect("a few");
+        let mut end = list.iter().map(Part::of).chain(last).fold(places, |at, part| {
+            assert_eq!(u32::from(part.offset), at);
+            part.end()
         });
         while end < len {
             let piece = self.node.mapped(end).expect("a piece begins where one ends");
@@ -121,6 +128,7 @@ fn name(look: Look) -> &'static str {
         Look::Piece(_) | Look::Tail | Look::Layer => "new",
         Look::Duplicate => "duplicate",
         Look::Conflict(_) => "conflict",
+        Look::Irregular => "to be looked at again",
     }
 }
 
@@ -295,7 +303,7 @@ fn a_record_is_used_again_as_a_new_one() {
         for (n, f) in
             [fragment(8, 8, true), fragment(0, 8, true), fragment(16, 3, false)].iter().enumerate()
         {
-            let look = node.look(f, 10);
+            let look = node.look(f, 10, false);
             let growth = node.growth(look);
             if growth > 0 {
                 node.grow(growth);

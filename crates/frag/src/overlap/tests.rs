@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::datagram::{Look, Node};
+use crate::datagram::{Bytes, Look, Node};
 use crate::key::Key;
 use crate::leaves::LEAF;
 
@@ -34,7 +34,7 @@ fn shelved(policy: Policy, fragments: &[(u8, u16, u16)]) -> Vec<Option<u8>> {
     node.begin(Key::v4(1, 2, 3, 4, 0), 0, true);
     for (letter, offset, len) in fragments {
         let f = fragment(*offset, *len, true);
-        assert_eq!(node.look(&f, 8192), Look::Layer);
+        assert_eq!(node.look(&f, 8192, false), Look::Layer);
         layer(&mut node, &f, Store::Held(*letter), policy);
     }
     let mut owners = Vec::new();
@@ -43,7 +43,7 @@ fn shelved(policy: Policy, fragments: &[(u8, u16, u16)]) -> Vec<Option<u8>> {
         let piece = node.shelf.part(cut).expect("of some fragment");
         assert!(u32::from(piece.offset) >= end, "pieces overlap");
         end = piece.end();
-        let Store::Held(letter) = piece.store else { panic!("not held") };
+        let Bytes::Held(letter) = piece.bytes else { panic!("not held") };
         let (_, offset, _) = fragments.iter().find(|(l, ..)| l == letter).expect("of that letter");
         assert_eq!(piece.skipped, piece.offset - offset, "{letter} at the wrong place");
         assert_eq!(piece.at, 20);

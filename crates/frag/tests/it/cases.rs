@@ -2,7 +2,7 @@
 
 use frag::{Config, Policy, Reason};
 use testkit::fragments::packet::checksum;
-use testkit::fragments::{Case, Family, Packet, cases};
+use testkit::fragments::{Case, Family, ORDERS, Packet, Random, cases, cut};
 
 use crate::host::{Delivered, Host};
 
@@ -273,6 +273,47 @@ fn the_largest_header_is_that_of_the_first_fragment() {
     host.push(&packet.fragment(0, 128));
     assert_eq!(host.out.delivered[0].packet, packet.emit_whole(&packet.payload));
     assert_eq!(host.out.delivered[0].header_len, 60);
+}
+
+/// Where the bytes of a fragment begin in its packet is its own: whichever of them have options, however long, in whatever
+/// order they come, whatever had the record before, copied or not.
+#[test]
+fn each_fragment_may_have_a_header_of_its_own() {
+    let mut random = Random::new(31);
+    let mut host = Host::new(&Config { copy_below: 300, ..Config::default() });
+    // Beside those that are small, which are copied.
+    host.frame = 2048;
+    let mut id = 0;
+    for (len, size) in [(3000usize, 1000), (2500, 1000), (2100, 1000), (1500, 296), (9000, 1480)] {
+        for order in ORDERS {
+            for first in [0, 4, 40] {
+                for others in [0, 4] {
+                    for odd in [None, Some(40)] {
+                        id += 1;
+                        let payload = (0..len).map(|n| (n % 251).to_le_bytes()[0]).collect();
+                        let mut whole = Packet::new(Family::V4, id, payload);
+                        let cuts = cut(len, size);
+                        let which = random.below(cuts.len());
+                        for (n, cut) in order.of(&cuts, &mut random).into_iter().enumerate() {
+                            let mut fragment = whole.fragment(cut.at, cut.end);
+                            fragment.options = if cut.at == 0 { first } else { others };
+                            if let Some(odd) = odd.filter(|_| n == which) {
+                                fragment.options = odd;
+                            }
+                            if cut.at == 0 {
+                                whole.options = fragment.options;
+                            }
+                            host.push(&fragment);
+                        }
+                        let came = host.out.delivered.pop().expect("all of it came");
+                        let case = format!("{len} by {size} {order:?} {first} {others} {odd:?}");
+                        assert!(came.packet == whole.emit_whole(&whole.payload), "{case}");
+                    }
+                }
+            }
+        }
+    }
+    host.check_empty();
 }
 
 #[test]

@@ -270,17 +270,19 @@ fn an_admission_ends_where_there_is_a_chunk_and_no_index() {
     }
 }
 
-/// Each wants a block and many places: where a chunk of blocks is to be had and they are not, somebody goes.
+/// Each wants with its fifth piece a further block and a longer list: where a chunk of blocks is to be had and that is not,
+/// somebody goes.
 #[test]
 fn a_charge_ends_where_there_is_a_chunk_and_no_places() {
-    for few in 512..=640 {
+    for few in 800..=928 {
         let mut world = World::new(&config(), None);
         learn(&mut world);
         for id in 0..few {
             world.push(0, &packet(1000 + id, 24).fragment(0, 8), 600);
         }
         for id in 0..60 {
-            world.push(0, &packet(9000 + id, 60_000).fragment(8000, 8008), 600);
+            let whole = packet(9000 + id, 60_000);
+            (0..5).for_each(|n| world.push(0, &whole.fragment(n * 128, (n + 1) * 128), 600));
         }
         assert!(world.gauges().datagrams > 100, "{few}: {:?}", world.gauges());
         world.end(LIMIT * 3 / 4);

@@ -13,6 +13,8 @@ const FRAME: u32 = 2304;
 const COPIED: u32 = 600;
 /// Of the smallest datagrams some must go for a frame, and by sixteen, since their records are in chunks.
 const MOST: u64 = 32;
+/// Of those that are there when memory has ended.
+const YOUNGEST: usize = 4;
 /// Bytes for which the old datagram wants memory, in fragments.
 const WANTED: usize = 44_400;
 
@@ -52,16 +54,15 @@ fn crowd(old: &Packet, frame: u32) -> (Host, Vec<u32>) {
     }
     host.push(&old.fragment(0, 8));
     let mut ids = fill(&mut host, 1000);
+    // What is needed for others to end may cost the youngest their places: they are none of those that are asked for.
+    ids.truncate(ids.len() - YOUNGEST);
     Random::new(u64::from(frame)).shuffle(&mut ids);
-    let mut stay = ids.split_off(ids.len() / 2);
+    let stay = ids.split_off(ids.len() / 2);
     let before = host.out.delivered.len();
     ids.iter().for_each(|id| host.push(&small(*id).fragment(8, 16)));
-    // What these need may cost the youngest its place: it is none of those that stay.
     assert_eq!(host.out.delivered.len() - before, ids.len());
     let gone = usize::try_from(evicted(&host)).expect("few");
-    stay.sort_unstable();
-    stay.truncate(stay.len() - gone);
-    assert!(gone < 4, "{gone} had no room");
+    assert!(gone <= YOUNGEST, "{gone} had no room");
     let young = fill(&mut host, 10_000);
     assert!(stay.len() > 300 && young.len() * 2 > stay.len(), "{} {}", stay.len(), young.len());
     (host, stay)
