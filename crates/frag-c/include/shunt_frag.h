@@ -55,7 +55,8 @@ struct shunt_frag_packet {
   const uint8_t *bytes;
   // How many.
   size_t len;
-  // The caller's handle for where they are, not null. They must stay there until it is released.
+  // The caller's handle for where they are; a packet whose handle is null is passed over. They must stay there until it is
+  // released.
   void *buffer;
   // Memory that keeping the buffer costs, bytes: the size of the frame, not of the packet.
   uint32_t cost;

@@ -9,6 +9,7 @@
 
 // Pointers come from C; each function says in its `# Safety` what they must be.
 use std::ffi::{c_char, c_void};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use frag::wire;
@@ -62,7 +63,7 @@ pub const SHUNT_FRAG_NO_SHARD: u32 = 0xffff_ffff;
 
 /// The caller's buffer; never looked into.
 #[derive(Clone, Copy, Debug)]
-struct Handle(*mut c_void);
+struct Handle(NonNull<c_void>);
 
 /// A packet that has come in.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +73,8 @@ pub struct Packet {
     pub bytes: *const u8,
     /// How many.
     pub len: usize,
-    /// The caller's handle for where they are, not null. They must stay there until it is released.
+    /// The caller's handle for where they are; a packet whose handle is null is passed over. They must stay there until it is
+    /// released.
     pub buffer: *mut c_void,
     /// Memory that keeping the buffer costs, bytes: the size of the frame, not of the packet.
     pub cost: u32,
@@ -404,7 +406,9 @@ pub unsafe extern "C" fn shunt_frag_push(
             // SAFETY: the caller's promise.
             unsafe { std::slice::from_raw_parts(p.bytes, p.len) }
         };
-        burst.push(Arrival { packet, buffer: Handle(p.buffer), cost: p.cost, scope: p.scope });
+        // Without one nothing could be given back.
+        let Some(buffer) = NonNull::new(p.buffer).map(Handle) else { continue };
+        burst.push(Arrival { packet, buffer, cost: p.cost, scope: p.scope });
         if burst.len() == BURST {
             shard.0.push_burst(&mut burst, now_ns, &mut calls);
         }
@@ -508,7 +512,7 @@ impl frag::Sink<Handle> for Calls {
     fn whole(&mut self, buffer: Handle, len: usize) {
         if let Some(whole) = self.0.whole {
             // SAFETY: the caller's function, called as the header says.
-            unsafe { whole(self.0.context, buffer.0, len) };
+            unsafe { whole(self.0.context, buffer.0.as_ptr(), len) };
         }
     }
 
@@ -516,8 +520,8 @@ impl frag::Sink<Handle> for Calls {
         let Some(call) = self.0.datagram else { return };
         let none = std::ptr::null();
         let slice = |slice| match slice {
-            frag::Slice::Held { buffer: &Handle(buffer), at, len } => {
-                Slice { buffer, at, bytes: none, len }
+            frag::Slice::Held { buffer: Handle(buffer), at, len } => {
+                Slice { buffer: buffer.as_ptr(), at, bytes: none, len }
             }
             frag::Slice::Copied(bytes) => {
                 let (buffer, at) = (std::ptr::null_mut(), 0);
@@ -544,13 +548,13 @@ impl frag::Sink<Handle> for Calls {
             Released::Dropped(reason) => reason as u8,
         };
         // SAFETY: the caller's function, called as the header says.
-        unsafe { release(self.0.context, buffer.0, number) };
+        unsafe { release(self.0.context, buffer.0.as_ptr(), number) };
     }
 
     fn notice(&mut self, notice: &frag::Notice<'_, Handle>) {
         let Some(call) = self.0.notice else { return };
         let (buffer, bytes, len) = match notice.first {
-            Ok(buffer) => (buffer.0, std::ptr::null(), 0),
+            Ok(buffer) => (buffer.0.as_ptr(), std::ptr::null(), 0),
             Err(bytes) => (std::ptr::null_mut(), bytes.as_ptr(), bytes.len()),
         };
         let icmp = notice.icmp();

@@ -19,12 +19,17 @@ unsafe extern "C" fn notice(context: *mut c_void, notice: *const Notice) {
 
 /// What is said of a packet, with RFC 7112 or without.
 fn said(packet: &[u8], whole_header: bool) -> Vec<Said> {
+    said_of((packet, packet.as_ptr().cast_mut().cast()), whole_header)
+}
+
+/// The same, with a handle.
+fn said_of((packet, buffer): (&[u8], *mut c_void), whole_header: bool) -> Vec<Said> {
     let mut config = MaybeUninit::<Config>::uninit();
     let mut said: Vec<Said> = Vec::new();
     let context = (&raw mut said).cast();
     let sink = Sink { context, whole: None, datagram: None, release: None, notice: Some(notice) };
     let (bytes, len) = (packet.as_ptr(), packet.len());
-    let arrival = Packet { bytes, len, buffer: bytes.cast_mut().cast(), cost: 2048, scope: 0 };
+    let arrival = Packet { bytes, len, buffer, cost: 2048, scope: 0 };
     // SAFETY: room for a config.
     unsafe { shunt_frag::shunt_frag_defaults(config.as_mut_ptr()) };
     // SAFETY: it was filled in.
@@ -59,4 +64,5 @@ fn c_is_told_type_code_and_pointer() {
     assert_eq!(said(&fragment(TCP, 1, 21), true), [(6, 4, 0, 4, 40, true)], "no multiple of 8");
     assert_eq!(said(&fragment(TCP, 0xfff9, 16), true), [(6, 4, 0, 42, 40, true)], "too long");
     assert_eq!(said(&fragment(TCP, 1, 24), true), []);
+    assert_eq!(said_of((&header_is_cut, std::ptr::null_mut()), true), [], "it is passed over");
 }
