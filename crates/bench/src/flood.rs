@@ -8,7 +8,7 @@ use frag::{Arrival, Config, HashKey, Key, Ledger, Policy, Shard};
 use testkit::cpu;
 
 use crate::ours::Count;
-use crate::trace::Random;
+use crate::trace::{Random, Slot};
 
 /// How often.
 #[derive(Args, Clone, Copy, Debug)]
@@ -77,7 +77,7 @@ fn pass(load: &Load, secret: &HashKey) -> anyhow::Result<f64> {
     let mut sink = Count::default();
     let begin = cpu::of_this_thread();
     for packet in &load.packets {
-        let arrival = Arrival { packet, buffer: 0, cost: COST, scope: 0 };
+        let arrival = Arrival { packet, buffer: Slot::FIRST, cost: COST, scope: 0 };
         shard.push(arrival, 1, &mut sink);
     }
     let took = cpu::of_this_thread() - begin;

@@ -5,7 +5,7 @@ use frag::{Arrival, Receiver, Sender, Shard, Steering};
 
 use crate::ours::{BURST, Before, arrival};
 use crate::threads::Taker;
-use crate::trace::Trace;
+use crate::trace::{Slot, Trace};
 
 /// Fragments that may be on their way from one thread to another.
 const LANE: u32 = 1024;
@@ -33,8 +33,8 @@ impl Ends {
     }
 
     /// `false`: there is no room.
-    fn send(&mut self, to: u32, fragment: &Fragment, slot: u32) -> bool {
-        self.to[to as usize].as_mut().is_some_and(|to| to.send(fragment, u64::from(slot)))
+    fn send(&mut self, to: u32, fragment: &Fragment, slot: Slot) -> bool {
+        self.to[to as usize].as_mut().is_some_and(|to| to.send(fragment, slot.at() as u64))
     }
 
     fn flush(&mut self) {
@@ -47,12 +47,12 @@ pub(crate) struct Post<'y, 't> {
     steering: &'y Steering,
     me: u32,
     trace: &'y Trace,
-    shard: &'y mut Shard<u32>,
+    shard: &'y mut Shard<Slot>,
     taker: &'y mut Taker<'t>,
     pub(crate) ends: Ends,
-    burst: Vec<Arrival<'y, u32>>,
+    burst: Vec<Arrival<'y, Slot>>,
     /// What a lane had no room for: (shard, fragment, slot).
-    late: Vec<(u32, Fragment, u32)>,
+    late: Vec<(u32, Fragment, Slot)>,
 }
 
 impl<'y, 't> Post<'y, 't> {
@@ -60,7 +60,7 @@ impl<'y, 't> Post<'y, 't> {
         steering: &'y Steering,
         me: usize,
         trace: &'y Trace,
-        shard: &'y mut Shard<u32>,
+        shard: &'y mut Shard<Slot>,
         taker: &'y mut Taker<'t>,
         ends: Ends,
     ) -> Self {
@@ -69,7 +69,7 @@ impl<'y, 't> Post<'y, 't> {
     }
 
     /// Takes in packets, or hands them to those whose they are. `next`: where those begin that come after them.
-    pub(crate) fn sort(&mut self, next: usize, packets: impl Iterator<Item = Arrival<'y, u32>>) {
+    pub(crate) fn sort(&mut self, next: usize, packets: impl Iterator<Item = Arrival<'y, Slot>>) {
         let Self { steering, me, trace, shard, taker, ends, burst, late } = self;
         burst.extend(packets);
         let mut before = Before { sink: *taker, trace, next };

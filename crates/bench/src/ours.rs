@@ -5,7 +5,7 @@ use frag::{Arrival, Config, Datagram, HashKey, Ledger, Limits, Released, Shard, 
 use sys::cache;
 
 use crate::Engine;
-use crate::trace::{COST, Places, Trace};
+use crate::trace::{COST, Places, Slot, Trace};
 
 /// Packets that are handed in at once.
 pub(crate) const BURST: usize = 32;
@@ -22,16 +22,15 @@ pub(crate) fn limits(shards: u32) -> anyhow::Result<Limits> {
 }
 
 /// A shard alone.
-pub(crate) fn shard() -> anyhow::Result<Shard<u32>> {
+pub(crate) fn shard() -> anyhow::Result<Shard<Slot>> {
     let limits = limits(1)?;
     Ok(Shard::new(&limits, &Ledger::of(&limits), HashKey::new([3, 4])))
 }
 
 /// The packet in a slot, come in.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "some ten thousand slots")]
-pub(crate) fn arrival(trace: &Trace, slot: usize) -> Arrival<'_, u32> {
-    Arrival { packet: trace.packet(slot), buffer: slot as u32, cost: COST, scope: 0 }
+pub(crate) fn arrival(trace: &Trace, slot: usize) -> Arrival<'_, Slot> {
+    Arrival { packet: trace.packet(slot), buffer: Slot::new(slot), cost: COST, scope: 0 }
 }
 
 /// Takes datagrams as they are.
@@ -42,18 +41,18 @@ pub(crate) struct Count {
     released: usize,
 }
 
-impl Sink<u32> for Count {
-    fn whole(&mut self, _: u32, _: usize) {}
+impl Sink<Slot> for Count {
+    fn whole(&mut self, _: Slot, _: usize) {}
 
     #[inline]
-    fn datagram(&mut self, datagram: &Datagram<'_, u32>) {
+    fn datagram(&mut self, datagram: &Datagram<'_, Slot>) {
         self.datagrams += 1;
         self.bytes += datagram.payload_len();
     }
 
     #[inline]
-    fn release(&mut self, buffer: u32, _: Released) {
-        self.released ^= buffer as usize;
+    fn release(&mut self, buffer: Slot, _: Released) {
+        self.released ^= buffer.at();
     }
 }
 
@@ -66,24 +65,24 @@ pub(crate) struct Before<'s, 't, S> {
     pub(crate) next: usize,
 }
 
-impl<S: Sink<u32>> Sink<u32> for Before<'_, '_, S> {
+impl<S: Sink<Slot>> Sink<Slot> for Before<'_, '_, S> {
     #[inline(always)]
-    fn whole(&mut self, buffer: u32, len: usize) {
+    fn whole(&mut self, buffer: Slot, len: usize) {
         self.sink.whole(buffer, len);
     }
 
     #[inline(always)]
-    fn datagram(&mut self, datagram: &Datagram<'_, u32>) {
+    fn datagram(&mut self, datagram: &Datagram<'_, Slot>) {
         self.sink.datagram(datagram);
     }
 
     #[inline(always)]
-    fn release(&mut self, buffer: u32, why: Released) {
+    fn release(&mut self, buffer: Slot, why: Released) {
         self.sink.release(buffer, why);
     }
 
     #[inline(always)]
-    fn soon(&mut self, buffer: &u32) {
+    fn soon(&mut self, buffer: &Slot) {
         self.sink.soon(buffer);
     }
 
@@ -106,38 +105,38 @@ impl<'t> Gather<'t> {
         Self { trace, places, datagrams: 0 }
     }
 
-    fn place(&mut self, datagram: &Datagram<'_, u32>) -> &mut [u8] {
+    fn place(&mut self, datagram: &Datagram<'_, Slot>) -> &mut [u8] {
         let source = u32::try_from(datagram.key().src[1]).unwrap_or(0);
         self.places.of(self.trace.flow(source))
     }
 }
 
-impl Sink<u32> for Gather<'_> {
-    fn whole(&mut self, _: u32, _: usize) {}
+impl Sink<Slot> for Gather<'_> {
+    fn whole(&mut self, _: Slot, _: usize) {}
 
-    fn datagram(&mut self, datagram: &Datagram<'_, u32>) {
+    fn datagram(&mut self, datagram: &Datagram<'_, Slot>) {
         let trace = self.trace;
         let place = self.place(datagram);
-        let packet = |slot: &u32| trace.packet(*slot as usize);
+        let packet = |slot: &Slot| trace.packet(slot.at());
         let written = datagram.write_ahead(place, packet, cache::pull_second);
         self.datagrams += usize::from(written.is_ok());
     }
 
-    fn release(&mut self, _: u32, _: Released) {}
+    fn release(&mut self, _: Slot, _: Released) {}
 
     #[inline]
-    fn soon(&mut self, slot: &u32) {
-        cache::pull_second(self.trace.packet(*slot as usize));
+    fn soon(&mut self, slot: &Slot) {
+        cache::pull_second(self.trace.packet(slot.at()));
     }
 }
 
 /// Compares each datagram with what was sent.
 struct Check<'t>(Gather<'t>);
 
-impl Sink<u32> for Check<'_> {
-    fn whole(&mut self, _: u32, _: usize) {}
+impl Sink<Slot> for Check<'_> {
+    fn whole(&mut self, _: Slot, _: usize) {}
 
-    fn datagram(&mut self, datagram: &Datagram<'_, u32>) {
+    fn datagram(&mut self, datagram: &Datagram<'_, Slot>) {
         self.0.datagram(datagram);
         let trace = self.0.trace;
         let (header, payload) = self.0.place(datagram)[..datagram.packet_len()].split_at(20);
@@ -146,13 +145,13 @@ impl Sink<u32> for Check<'_> {
         assert!(trace.is_right(source, id, payload), "a datagram is not what was sent");
     }
 
-    fn release(&mut self, _: u32, why: Released) {
+    fn release(&mut self, _: Slot, why: Released) {
         assert!(!matches!(why, Released::Dropped(_)), "{why:?}");
     }
 }
 
 /// Everything in bursts.
-fn push_all(shard: &mut Shard<u32>, trace: &Trace, sink: &mut impl Sink<u32>) {
+fn push_all(shard: &mut Shard<Slot>, trace: &Trace, sink: &mut impl Sink<Slot>) {
     let mut burst = Vec::with_capacity(BURST);
     let mut now = 0;
     for begin in (0..trace.len()).step_by(BURST) {
@@ -182,14 +181,14 @@ pub(crate) fn prefetch(trace: &Trace, slot: usize) {
 }
 
 /// All that it is given, and looked at.
-fn check(shard: &mut Shard<u32>, places: &mut Places, trace: &Trace) -> usize {
+fn check(shard: &mut Shard<Slot>, places: &mut Places, trace: &Trace) -> usize {
     let mut sink = Check(Gather::new(trace, places));
     push_all(shard, trace, &mut sink);
     sink.0.datagrams
 }
 
 /// Zero copy.
-pub(crate) struct ZeroCopy(pub(crate) Shard<u32>);
+pub(crate) struct ZeroCopy(pub(crate) Shard<Slot>);
 
 impl Engine for ZeroCopy {
     fn pass(&mut self, trace: &Trace) -> usize {
@@ -206,7 +205,7 @@ impl Engine for ZeroCopy {
 
 /// Zero copy, and each packet by a call of its own: nothing of the table is fetched for many at once. Headers are prefetched
 /// as they are for bursts.
-pub(crate) struct OneByOne(pub(crate) Shard<u32>);
+pub(crate) struct OneByOne(pub(crate) Shard<Slot>);
 
 impl Engine for OneByOne {
     fn pass(&mut self, trace: &Trace) -> usize {
@@ -229,7 +228,7 @@ impl Engine for OneByOne {
 }
 
 /// With a copy to one place.
-pub(crate) struct Contiguous(pub(crate) Shard<u32>, pub(crate) Places);
+pub(crate) struct Contiguous(pub(crate) Shard<Slot>, pub(crate) Places);
 
 impl Engine for Contiguous {
     fn pass(&mut self, trace: &Trace) -> usize {

@@ -10,7 +10,7 @@ use clap::Args;
 use frag::{Arrival, Config, HashKey, Ledger, Shard};
 
 use crate::ours::Count;
-use crate::trace::{COST, Case, FRAME, Order, Piece, Random, header};
+use crate::trace::{COST, Case, FRAME, Order, Piece, Random, Slot, header};
 
 /// What is offered, and to how much memory.
 #[derive(Args, Clone, Copy, Debug)]
@@ -87,7 +87,7 @@ pub(crate) fn run(load: Load) -> anyhow::Result<()> {
         let header = header(&case, piece)?;
         packet[..header.len()].copy_from_slice(&header);
         let now = at * 1_000_000_000 / load.rate;
-        let arrival = Arrival { packet: &packet, buffer: 0, cost: COST, scope: 0 };
+        let arrival = Arrival { packet: &packet, buffer: Slot::FIRST, cost: COST, scope: 0 };
         shard.push(arrival, now, &mut sink);
         peak = peak.max(shard.gauges().memory_bytes);
     }

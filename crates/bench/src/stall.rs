@@ -15,6 +15,7 @@ use frag::{Arrival, Config, Core, HashKey, Key, Ledger, Limits, Shard, Shared};
 use testkit::cpu;
 
 use crate::ours::Count;
+use crate::trace::Slot;
 
 /// What is asked of it.
 #[derive(Args, Clone, Copy, Debug)]
@@ -41,13 +42,13 @@ const ROOM: u64 = 1 << 36;
 
 /// A table that takes packets.
 enum Table {
-    Shard(Box<Shard<u32>>),
-    Shared(Arc<Shared<u32>>, Box<Core>),
+    Shard(Box<Shard<Slot>>),
+    Shared(Arc<Shared<Slot>>, Box<Core>),
 }
 
 impl Table {
     fn push(&mut self, packet: &[u8], sink: &mut Count) {
-        let arrival = Arrival { packet, buffer: 0, cost: 64, scope: 0 };
+        let arrival = Arrival { packet, buffer: Slot::FIRST, cost: 64, scope: 0 };
         match self {
             Self::Shard(shard) => shard.push(arrival, 1, sink),
             Self::Shared(table, core) => table.push(core, arrival, 1, sink),

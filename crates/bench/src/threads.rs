@@ -16,7 +16,7 @@ use crate::Words;
 use crate::handoff::{Ends, Post};
 use crate::ours::{BURST, Before, Gather, ROOM, arrival, limits};
 use crate::peers::Naive;
-use crate::trace::{FRAME, Places, Trace};
+use crate::trace::{FRAME, Places, Slot, Trace};
 
 /// How threads share the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -78,21 +78,21 @@ pub(crate) struct Taker<'t> {
     datagrams: usize,
 }
 
-impl Sink<u32> for Taker<'_> {
-    fn whole(&mut self, _: u32, _: usize) {}
+impl Sink<Slot> for Taker<'_> {
+    fn whole(&mut self, _: Slot, _: usize) {}
 
-    fn datagram(&mut self, datagram: &Datagram<'_, u32>) {
+    fn datagram(&mut self, datagram: &Datagram<'_, Slot>) {
         if let Some(gather) = &mut self.gather {
             gather.datagram(datagram);
         }
         self.datagrams += 1;
     }
 
-    fn release(&mut self, buffer: u32, _: Released) {
+    fn release(&mut self, buffer: Slot, _: Released) {
         std::hint::black_box(buffer);
     }
 
-    fn soon(&mut self, buffer: &u32) {
+    fn soon(&mut self, buffer: &Slot) {
         if let Some(gather) = &mut self.gather {
             gather.soon(buffer);
         }
@@ -107,7 +107,7 @@ pub(crate) struct Yard {
     traces: Vec<Arc<Trace>>,
     /// Which slots come to which thread.
     shares: Vec<Range<u32>>,
-    shared: Arc<Shared<u32>>,
+    shared: Arc<Shared<Slot>>,
     naive: Mutex<Naive>,
     ledger: Arc<Ledger>,
     limits: Limits,
@@ -261,7 +261,7 @@ impl Yard {
     }
 
     /// A packet; each pass is in a scope of its own, since one thread may be ahead of another.
-    fn arrival<'t>(trace: &'t Trace, slot: u32, pass: usize) -> Arrival<'t, u32> {
+    fn arrival<'t>(trace: &'t Trace, slot: u32, pass: usize) -> Arrival<'t, Slot> {
         Arrival { scope: pass as u64, ..arrival(trace, slot as usize) }
     }
 
@@ -296,7 +296,7 @@ impl Yard {
         Duration::ZERO
     }
 
-    fn separate(&self, me: usize, trace: &Trace, shard: &mut Shard<u32>, taker: &mut Taker<'_>) {
+    fn separate(&self, me: usize, trace: &Trace, shard: &mut Shard<Slot>, taker: &mut Taker<'_>) {
         let mut burst = Vec::with_capacity(BURST);
         for pass in 0..self.passes {
             for slots in bursts(&self.shares[me]) {
@@ -367,7 +367,7 @@ impl Yard {
         &self,
         me: usize,
         trace: &Trace,
-        shard: &mut Shard<u32>,
+        shard: &mut Shard<Slot>,
         taker: &mut Taker<'_>,
     ) -> Duration {
         let ends = std::mem::take(&mut *self.ends(me));

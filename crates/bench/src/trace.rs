@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::num::NonZero;
 use std::ops::Range;
 use std::path::Path;
 
@@ -71,6 +72,26 @@ pub(crate) struct Piece {
     pub(crate) datagram: u32,
     /// The fragment's, in the datagram.
     pub(crate) at: u16,
+}
+
+/// Number of a slot, as a handle of what is in it. One that is never 0: then the places of a datagram in progress take four
+/// bytes for each fragment, and with any number they would take eight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot(NonZero<u32>);
+
+impl Slot {
+    pub(crate) const FIRST: Self = Self(NonZero::<u32>::MIN);
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "some ten thousand slots")]
+    pub(crate) const fn new(at: usize) -> Self {
+        Self(NonZero::<u32>::MIN.saturating_add(at as u32))
+    }
+
+    #[inline]
+    pub(crate) const fn at(self) -> usize {
+        self.0.get() as usize - 1
+    }
 }
 
 /// Packets in slots, in the order in which they come in.
