@@ -169,12 +169,12 @@ pub(crate) fn prefetch(trace: &Trace, slot: usize) {
     if slot >= trace.len() {
         return;
     }
-    let packet = trace.packet(slot);
+    let packet = trace.place(slot);
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch of any address whatever changes nothing that a program can see.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(packet.as_ptr().cast());
+        _mm_prefetch::<_MM_HINT_T0>(packet.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = packet;

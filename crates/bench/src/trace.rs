@@ -183,6 +183,12 @@ impl Trace {
         &self.slots[slot * SLOT..][..usize::from(self.lens[slot])]
     }
 
+    /// Where a slot begins.
+    #[inline]
+    pub(crate) fn place(&self, slot: usize) -> *const u8 {
+        self.slots.as_ptr().wrapping_add(slot * SLOT)
+    }
+
     /// The flow of that source.
     #[inline]
     pub(crate) const fn flow(&self, source: u32) -> usize {

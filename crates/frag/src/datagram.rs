@@ -176,10 +176,18 @@ impl Head {
 struct Tail<B> {
     /// `None`: it was copied, or has not come.
     buffer: Option<B>,
-    /// The compact block that it was copied to.
+    /// The compact block that it was copied to, and where its bytes begin there.
     block: u32,
-    /// Where its bytes begin in the packet, or in the block.
     at: u16,
+}
+
+impl<B> Tail<B> {
+    /// `at`: where the bytes of a buffer begin.
+    fn bytes(&self, at: u16) -> (u16, Bytes<'_, B>) {
+        let Self { buffer, block, at: at_in_block } = self;
+        let copied = Bytes::Copied { block: *block, at: *at_in_block };
+        (at, buffer.as_ref().map_or(copied, Bytes::Held))
+    }
 }
 
 /// The pieces of a complete datagram, in order: those of one length, or those of the list, and then the last.
@@ -247,8 +255,9 @@ pub(crate) struct Node<B> {
     /// Bit `1 << ecn` for each value seen.
     pub(crate) ecn_seen: u8,
     pub(crate) source: u16,
-    /// Where the bytes of a piece begin in its packet: of the first piece, whose header may have options that
-    /// others have not, and of those behind it, a guess until there is one. Of the regular layout.
+    /// Where the bytes of a piece begin in its packet: of the first piece, whose header may have options that others have
+    /// not, and of all behind it. While there is no first, both are the same, and while there is nothing, a guess. Of the
+    /// regular layout: else 0, so that no piece is as most are.
     from: [u16; 2],
 
     // The third line, up to the bytes of the head: what a last fragment, a beginning and an end need too.
@@ -350,7 +359,11 @@ impl<B> Node<B> {
     pub(crate) fn begin(&mut self, key: Key, now: u64, layered: bool) {
         debug_assert!(self.is_vacant());
         self.key = key;
-        self.layout = if layered { Layout::Layered } else { Layout::Regular };
+        self.layout = Layout::Regular;
+        if layered {
+            self.layout = Layout::Layered;
+            self.from = [0; 2];
+        }
         self.first_at = now;
         self.last_at = now;
         self.ecn_seen = 0;
@@ -378,6 +391,7 @@ impl<B> Node<B> {
         self.end = 0;
         self.high = 0;
         self.last_from = u32::MAX;
+        self.from[0] = self.from[1];
     }
 
     /// Whether all bytes are there.
@@ -405,55 +419,46 @@ impl<B> Node<B> {
     }
 
     /// Puts a fragment where it belongs that is as most are: a new piece of the regular layout for which
-    /// there is a place. Answers which; nothing that this gives back is wrong.
+    /// there is a place. Not one that is all of a datagram. Answers which; nothing that this gives back is wrong.
     #[inline(always)]
-    pub(crate) fn put_usual(
-        &mut self,
-        f: &Fragment,
-        fragments_max: u16,
-        buffer: B,
-    ) -> Result<Look, B> {
+    pub(crate) fn put_usual(&mut self, f: &Fragment, buffer: B) -> Result<Look, B> {
         let at = self.place(f.offset);
-        let kind = usize::from(f.offset != 0);
-        let fits = (self.layout == Layout::Regular)
-            & (at * usize::from(self.stride) == usize::from(f.offset))
-            & (at + 1 < usize::from(fragments_max))
-            & ((f.payload_at == self.from[1]) | (kind == 0));
         // There is one more than needed, which the last piece would have, had it not a place for itself.
         let Some(place) = self.places.get_mut(at) else { return Err(buffer) };
-        // Whether a fragment is the last is as good as chance where there are few: so it is chosen by, not
-        // branched on.
-        let end = f.end();
-        let in_the_middle = (self.stride == f.len) & (end <= self.last_from) & place.is_none();
-        let at_the_end = (self.end == 0) & (self.high <= u32::from(f.offset)) & (at != 0);
-        if !(fits & select_unpredictable(f.more, in_the_middle, at_the_end)) {
+        let (offset, end) = (u32::from(f.offset), f.end());
+        // Of each there is nothing, or it needs a closer look. Whether a fragment is the last is as good as chance where
+        // there are few: so it is chosen by, not branched on.
+        let beside = (at * usize::from(self.stride)) ^ usize::from(f.offset);
+        let apart = f.payload_at ^ self.from[1];
+        let in_the_middle = u32::from(self.stride ^ f.len)
+            | u32::from(end > self.last_from)
+            | u32::from(place.is_some());
+        let at_the_end = self.end | u32::from(self.high > offset);
+        let unfit = select_unpredictable(f.more, in_the_middle, at_the_end);
+        if beside | usize::from(apart) | unfit as usize != 0 {
             return Err(buffer);
         }
         *select_unpredictable(f.more, place, &mut self.tail.buffer) = Some(buffer);
-        self.from[kind] = f.payload_at;
-        self.tail.at = select_unpredictable(f.more, self.tail.at, f.payload_at);
         self.high = select_unpredictable(f.more, self.high.max(end), self.high);
         self.end = select_unpredictable(f.more, self.end, end);
-        self.last_from = select_unpredictable(f.more, self.last_from, u32::from(f.offset));
+        self.last_from = select_unpredictable(f.more, self.last_from, offset);
         self.count += 1;
         self.received += u32::from(f.len);
         Ok(if f.more { Look::Piece(at) } else { Look::Tail })
     }
 
-    /// Takes note of the header, if this is the first fragment.
+    /// Takes note of the header, if this is the first fragment. Where that is not plain, see [`Self::put_head`].
     #[inline(always)]
-    pub(crate) fn put_head(&mut self, packet: &[u8], f: &Fragment) {
-        if !f.has_plain_header() {
-            self.keep_head(packet, f);
-        }
+    pub(crate) fn put_plain_head(&mut self, f: &Fragment) {
         self.heading = select_unpredictable(f.offset == 0, Heading::of(f), self.heading);
     }
 
-    #[cold]
-    fn keep_head(&mut self, packet: &[u8], f: &Fragment) {
-        if f.offset == 0 {
+    /// The same of any.
+    pub(crate) fn put_head(&mut self, packet: &[u8], f: &Fragment) {
+        if f.offset == 0 && !f.has_plain_header() {
             self.head.keep(&packet[..usize::from(f.header_len)]);
         }
+        self.put_plain_head(f);
     }
 
     /// Bytes of memory that [`Self::put_head`] would take.
@@ -526,11 +531,24 @@ impl<B> Node<B> {
         })
     }
 
-    /// Whether the bytes of a fragment begin in its packet where those of others do.
+    fn has_first(&self) -> bool {
+        matches!(self.places.first(), Some(Some(_)))
+    }
+
+    /// Whether the bytes of a fragment begin in its packet where those of others do, if it is not the first.
     fn begins_as_others(&self, f: &Fragment) -> bool {
-        let has_first = matches!(self.places.first(), Some(Some(_)));
-        let others = self.count - u16::from(self.end != 0) - u16::from(has_first);
+        let others = self.count - u16::from(self.has_first());
         f.offset == 0 || others == 0 || f.payload_at == self.from[1]
+    }
+
+    /// Takes note of where the bytes of a fragment begin, which is as [`Self::begins_as_others`] says.
+    fn learn_from(&mut self, f: &Fragment) {
+        let at = f.payload_at;
+        if f.offset == 0 {
+            self.from[0] = at;
+        } else {
+            self.from = [if self.has_first() { self.from[0] } else { at }, at];
+        }
     }
 
     fn look_last(&self, f: &Fragment) -> Option<Look> {
@@ -543,7 +561,8 @@ impl<B> Node<B> {
             let reason = if shorter { Reason::EndConflict } else { Reason::Overlap };
             return Some(Look::Conflict(reason));
         }
-        if !self.has_only_tail() && !f.offset.is_multiple_of(self.stride) {
+        let is_at_a_place = self.has_only_tail() || f.offset.is_multiple_of(self.stride);
+        if !is_at_a_place || !self.begins_as_others(f) {
             return None;
         }
         Some(Look::Tail)
@@ -599,15 +618,15 @@ impl<B> Node<B> {
             at = others;
         }
         if self.end != 0 {
-            let Tail { buffer, block, at } = &mut self.tail;
-            let (block, at) = (*block, *at);
-            let store = buffer.take().map_or(Store::Copied { block, at }, Store::Held);
+            let Tail { buffer, block, at: at_in_block } = &mut self.tail;
+            let copied = Store::Copied { block: *block, at: *at_in_block };
+            let store = buffer.take().map_or(copied, Store::Held);
             // Both below 65,536.
             let [offset, len] = [self.last_from, self.end - self.last_from]
                 .map(|n| u16::try_from(n).unwrap_or(u16::MAX));
-            self.pieces.push(Piece { offset, len, at, store });
+            self.pieces.push(Piece { offset, len, at: others, store });
         }
-        self.layout = Layout::General;
+        (self.layout, self.from) = (Layout::General, [0; 2]);
     }
 
     fn look_general(&self, f: &Fragment) -> Look {
@@ -662,14 +681,19 @@ impl<B> Node<B> {
 
     /// Places for pieces that [`Self::put`] at `look` would need in addition: see [`Self::grow`].
     #[inline]
-    pub(crate) fn growth(&self, look: Look) -> usize {
-        let (wanted, there) = match look {
-            Look::Piece(at) if self.layout == Layout::Regular => (at + 2, self.places.capacity()),
-            Look::Piece(_) => (self.pieces.len() + 1, self.pieces.capacity()),
+    pub(crate) fn growth(&self, look: Look, fragments_max: u16) -> usize {
+        let (wanted, there, most) = match look {
+            // One more, see `put_usual`; and no more than there may be of one size, which that relies on.
+            Look::Piece(at) if self.layout == Layout::Regular => {
+                let most = usize::from(fragments_max) - 1;
+                ((at + 2).min(most), self.places.capacity(), most)
+            }
+            Look::Piece(_) => (self.pieces.len() + 1, self.pieces.capacity(), usize::MAX),
             // The last piece has a place for itself, and layers have others: see `Shelf::growth_most`.
-            _ => (0, 0),
+            _ => return 0,
         };
-        if wanted <= there { 0 } else { wanted.next_power_of_two().max(PIECES_MIN) - there }
+        let room = wanted.next_power_of_two().max(PIECES_MIN).min(most);
+        if wanted <= there { 0 } else { room - there }
     }
 
     /// What so many places more cost, bytes, and those that are there: while they grow those are there twice.
@@ -735,17 +759,17 @@ impl<B> Node<B> {
     pub(crate) fn put(&mut self, look: Look, f: &Fragment, store: Store<B>) {
         match (look, store) {
             (Look::Tail, store) => {
-                let at = f.payload_at;
                 self.tail = match store {
-                    Store::Held(buffer) => Tail { buffer: Some(buffer), block: 0, at },
+                    Store::Held(buffer) => Tail { buffer: Some(buffer), block: 0, at: 0 },
                     Store::Copied { block, at } => Tail { buffer: None, block, at },
-                    Store::Nothing => Tail { buffer: None, block: 0, at },
+                    Store::Nothing => Tail { buffer: None, block: 0, at: 0 },
                 };
                 self.last_from = u32::from(f.offset);
+                self.learn_from(f);
             }
             (Look::Piece(at), Store::Held(buffer)) if self.layout == Layout::Regular => {
+                self.learn_from(f);
                 self.places[at] = Some(buffer);
-                self.from[usize::from(f.offset != 0)] = f.payload_at;
             }
             (Look::Piece(at), store) if self.layout == Layout::General => {
                 self.put_general(
@@ -822,9 +846,7 @@ impl<B> Node<B> {
     /// The last piece of the regular layout.
     #[inline]
     fn last(&self) -> Option<Part<'_, B>> {
-        let Tail { buffer, block, at } = &self.tail;
-        let (block, at) = (*block, *at);
-        let bytes = buffer.as_ref().map_or(Bytes::Copied { block, at }, Bytes::Held);
+        let (at, bytes) = self.tail.bytes(self.from[1]);
         let (offset, len) = (self.last_from, self.end.checked_sub(self.last_from)?);
         let [offset, len] = [offset, len].map(|n| u16::try_from(n).unwrap_or(u16::MAX));
         Some(Part { offset, len, at, skipped: 0, bytes })

@@ -408,24 +408,15 @@ impl<B> Table<B> {
             Err(reason) => return self.drop_fragment(arrival.buffer, reason, sink),
         };
         // Most datagrams begin with a fragment that is in no way special either.
-        let Self { nodes, limits, holding, .. } = self;
+        let Self { nodes, holding, .. } = self;
         let node = &mut nodes[n];
         let usual = (arrival.cost <= node.reserved - node.used)
             & (f.len >= self.small_below)
-            // A long header takes memory of its own, which the long way counts.
-            & (node.head_growth(f) == 0)
+            & f.has_plain_header_if_first()
             && lease.has(arrival.cost);
         let arrival = match usual {
             true => {
-                match put_usual::<true, _>(
-                    node,
-                    limits.fragments_max,
-                    holding,
-                    lease,
-                    f,
-                    arrival,
-                    now,
-                ) {
+                match put_usual::<true, _>(node, holding, lease, f, arrival, now) {
                     // One that begins a datagram does not end it.
                     Ok(()) => return,
                     Err(arrival) => arrival,
@@ -789,7 +780,7 @@ impl<B> Table<B> {
             }
         }
         let node = &self.nodes[n];
-        let growth = node.growth(look);
+        let growth = node.growth(look, most);
         let bytes = if small { 0 } else { cost };
         let block = small && self.blocks.needs_another(node.chain, usize::from(f.len));
         // What grows is there twice for a moment, so it is paid for twice as long.

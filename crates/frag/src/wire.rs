@@ -105,6 +105,12 @@ impl Fragment {
         self.header_len == V4_HEADER_LEN
     }
 
+    /// Whether it is not the first of its datagram, or [`Self::has_plain_header`].
+    #[inline(always)]
+    pub(crate) const fn has_plain_header_if_first(&self) -> bool {
+        (self.offset != 0) | (self.header_len == V4_HEADER_LEN)
+    }
+
     /// A whole datagram with a fragment header (RFC 6946).
     #[must_use]
     pub const fn is_atomic(&self) -> bool {

@@ -48,7 +48,7 @@ impl World {
 
     /// What [`crate::table::Table`] does with a fragment.
     fn push(&mut self, f: &Fragment, fragments_max: u16) -> Look {
-        if let Ok(look) = self.node.put_usual(f, fragments_max, self.handed) {
+        if let Ok(look) = self.node.put_usual(f, self.handed) {
             self.handed += 1;
             self.check();
             return look;
@@ -60,7 +60,7 @@ impl World {
             look = self.node.look(f, fragments_max, false);
         }
         if matches!(look, Look::Piece(_) | Look::Tail) {
-            let growth = self.node.growth(look);
+            let growth = self.node.growth(look, fragments_max);
             self.paid += self.node.growth_cost(growth).0 + self.node.map_growth(look);
             if growth > 0 {
                 self.node.grow(growth);
@@ -284,12 +284,15 @@ fn a_list_that_takes_the_last_piece_has_paid_for_its_place() {
 
 #[test]
 fn there_are_no_more_pieces_than_allowed() {
-    for (size, other) in [(8, 8), (8, 16)] {
+    for far in [None, Some(8), Some(16)] {
         let mut world = World::new();
-        world.push(&fragment(32_000, other, true), 8192);
-        let looks = (0..100).map(|n| world.push(&fragment(n * size, size, true), 10));
+        if let Some(len) = far {
+            world.push(&fragment(32_000, len, true), 10);
+        }
+        let looks = (0..100).map(|n| world.push(&fragment(n * 8, 8, true), 10));
         let fits = looks.take_while(|look| *look != Look::Conflict(Reason::TooMany)).count();
-        assert!((8..=9).contains(&fits), "{fits}");
+        assert_eq!(fits + usize::from(far.is_some()), 10);
+        assert_eq!(name(world.push(&fragment(40_000, 3, false), 10)), "conflict");
         world.end();
     }
 }
@@ -304,7 +307,7 @@ fn a_record_is_used_again_as_a_new_one() {
             [fragment(8, 8, true), fragment(0, 8, true), fragment(16, 3, false)].iter().enumerate()
         {
             let look = node.look(f, 10, false);
-            let growth = node.growth(look);
+            let growth = node.growth(look, 10);
             if growth > 0 {
                 node.grow(growth);
             }

@@ -36,17 +36,16 @@ impl<B> Table<B> {
         let Self { nodes, limits, holding, .. } = self;
         // It may have gone meanwhile, with another fragment of the burst.
         let Some(node) = nodes.get_mut(guess) else { return Err(arrival) };
-        // The headers of IPv6 in a first fragment are looked at. What can be foreseen is asked first,
-        // here and elsewhere: whether a fragment is the first or the last is as good as chance.
+        // A header that is not plain is looked at, and kept. Whether a fragment is the first or the last is as good as
+        // chance.
         let usual = (arrival.cost <= node.reserved - node.used)
             & (f.len >= self.small_below)
             & (self.begun.wrapping_sub(node.begun) < limits.reuse_near)
-            & (!f.key.is_v6() || f.offset != 0);
+            & f.has_plain_header_if_first();
         if !usual || node.key != f.key || !lease.has(arrival.cost) {
             return Err(arrival);
         }
-        let most = limits.fragments_max;
-        put_usual::<false, _>(node, most, holding, lease, f, arrival, now)?;
+        put_usual::<false, _>(node, holding, lease, f, arrival, now)?;
         let is_complete = node.is_complete();
         self.counters.fragments += 1;
         if is_complete {
@@ -69,7 +68,8 @@ impl<B> Table<B> {
         let is_v6 = f.key.is_v6();
         let usual = (now < self.next_end)
             & (f.len >= self.small_below)
-            & (!is_v6 | (f.offset != 0))
+            & f.has_plain_header_if_first()
+            & !f.is_atomic()
             & (lease.wanted() == self.relieved)
             & (self.nodes.used() < self.limits.datagrams_max)
             & (self.limits.overlap == Policy::Strict)
@@ -83,7 +83,8 @@ impl<B> Table<B> {
         }
         let need = self.expected(lease, f, arrival.cost);
         let Some((n, node)) = self.nodes.free_mut() else { return Err(arrival) };
-        let (record, room) = (node.cost(), node.room());
+        let room = node.room();
+        let record = Node::<B>::COST + room;
         // What a caller says of costs may be anything.
         let used = record.saturating_add(arrival.cost);
         if used > need || used == u32::MAX || !lease.has(used) || !lease.promise(u64::from(need)) {
@@ -92,14 +93,14 @@ impl<B> Table<B> {
         node.restart();
         let Arrival { packet, cost, scope, buffer } = arrival;
         // Of a free record nothing has changed that a beginning does not set.
-        if let Err(buffer) = node.put_usual(f, self.limits.fragments_max, buffer) {
+        if let Err(buffer) = node.put_usual(f, buffer) {
             lease.redeem(u64::from(need));
             return Err(Arrival { packet, cost, scope, buffer });
         }
         node.key = f.key;
         (node.first_at, node.last_at) = (now, now);
         node.ecn_seen = 1 << (f.ecn & 3);
-        node.put_head(packet, f);
+        node.put_plain_head(f);
         (node.used, node.reserved) = (used, need);
         (node.hash, node.epoch) = (ahead.hash, self.epoch);
         let source = self.sources.of(&f.key, &self.key);
@@ -265,7 +266,6 @@ impl<B> Rules for Table<B> {
 #[inline(always)]
 pub(super) fn put_usual<'p, const BEGINS: bool, B>(
     node: &mut Node<B>,
-    fragments_max: u16,
     holding: &mut Holding,
     lease: &mut Lease,
     f: &Fragment,
@@ -273,12 +273,12 @@ pub(super) fn put_usual<'p, const BEGINS: bool, B>(
     now: u64,
 ) -> Result<(), Arrival<'p, B>> {
     let Arrival { packet, cost, scope, buffer } = arrival;
-    if let Err(buffer) = node.put_usual(f, fragments_max, buffer) {
+    if let Err(buffer) = node.put_usual(f, buffer) {
         return Err(Arrival { packet, cost, scope, buffer });
     }
     holding.spend(lease, cost);
     node.used += cost;
-    node.put_head(packet, f);
+    node.put_plain_head(f);
     node.ecn_seen |= 1 << (f.ecn & 3);
     if !BEGINS {
         lease.pace.waited(now.saturating_sub(node.last_at));
