@@ -8,6 +8,8 @@
 //! [`fragments_max`](crate::Config::fragments_max) pieces, found by bisection, and where they are many by a
 //! [`Map`].
 
+mod row;
+
 use std::hint::select_unpredictable;
 
 use crate::block::Chain;
@@ -18,6 +20,9 @@ use crate::overlap::{Policy, Shelf, Spot, inside};
 use crate::reason::Reason;
 use crate::slab::{Linked, NONE};
 use crate::wire::Fragment;
+use row::Row;
+
+pub(crate) use row::NEAR;
 
 /// Where the bytes of a piece are.
 #[derive(Debug, Default)]
@@ -193,8 +198,8 @@ impl<B> Tail<B> {
 /// The pieces of a complete datagram, in order: those of one length, or those of the list, and then the last.
 #[derive(Debug)]
 pub(crate) struct Laid<'a, B> {
-    /// Each is there.
-    pub(crate) places: &'a [Option<B>],
+    /// One behind the other; each is there.
+    pub(crate) places: [&'a [Option<B>]; 2],
     /// Where the bytes begin in the packet of the first of those, and of the others.
     pub(crate) from: [u16; 2],
     /// Bytes of each.
@@ -227,7 +232,7 @@ pub(crate) enum Look {
 pub(crate) struct Node<B> {
     pub(crate) key: Key,
     /// Of the regular layout: all places, in use or not.
-    places: Vec<Option<B>>,
+    places: Row<B>,
     /// See [`Heading`].
     pub(crate) heading: Heading,
     /// When something last came for it, nanoseconds.
@@ -320,7 +325,7 @@ impl<B> Default for Node<B> {
             received: 0,
             end: 0,
             high: 0,
-            places: Vec::new(),
+            places: Row::default(),
             from: [0; 2],
             tail: Tail { buffer: None, block: 0, at: 0 },
             chain: Chain::default(),
@@ -380,7 +385,7 @@ impl<B> Node<B> {
 
     fn is_vacant(&self) -> bool {
         let is_empty = self.pieces.is_empty() && self.tail.buffer.is_none() && self.count == 0;
-        is_empty && self.places.iter().all(Option::is_none)
+        is_empty && self.places.all().all(Option::is_none)
     }
 
     /// The stride is supposed to be that of the datagram before, until a piece says another, and where their bytes
@@ -410,7 +415,7 @@ impl<B> Node<B> {
     /// Buffers of the first pieces, as many as are copied before others can be looked for.
     #[inline]
     pub(crate) fn first_buffers(&self) -> impl Iterator<Item = &B> {
-        self.places.iter().take(AHEAD).chain([&self.tail.buffer]).flatten()
+        self.places.all().take(AHEAD).chain([&self.tail.buffer]).flatten()
     }
 
     /// Bytes of payload in all, once the last fragment has come; else 0.
@@ -423,11 +428,12 @@ impl<B> Node<B> {
     #[inline(always)]
     pub(crate) fn put_usual(&mut self, f: &Fragment, buffer: B) -> Result<Look, B> {
         let at = self.place(f.offset);
-        // There is one more than needed, which the last piece would have, had it not a place for itself.
-        let Some(place) = self.places.get_mut(at) else { return Err(buffer) };
+        // The last piece has a place for itself. Whether a fragment is the last is as good as chance where there are few:
+        // so it is chosen by, not branched on.
+        let place = self.places.get_mut(select_unpredictable(f.more, at, 0));
+        let Some(place) = place else { return Err(buffer) };
         let (offset, end) = (u32::from(f.offset), f.end());
-        // Of each there is nothing, or it needs a closer look. Whether a fragment is the last is as good as chance where
-        // there are few: so it is chosen by, not branched on.
+        // Of each there is nothing, or it needs a closer look.
         let beside = (at * usize::from(self.stride)) ^ usize::from(f.offset);
         let apart = f.payload_at ^ self.from[1];
         let in_the_middle = u32::from(self.stride ^ f.len)
@@ -532,7 +538,7 @@ impl<B> Node<B> {
     }
 
     fn has_first(&self) -> bool {
-        matches!(self.places.first(), Some(Some(_)))
+        matches!(self.places.get(0), Some(Some(_)))
     }
 
     /// Whether the bytes of a fragment begin in its packet where those of others do, if it is not the first.
@@ -606,17 +612,18 @@ impl<B> Node<B> {
         debug_assert!(self.layout == Layout::Regular && self.pieces.is_empty());
         #[cfg(test)]
         {
-            self.moved += self.places.len();
+            self.moved += self.places.far();
         }
         self.pieces.reserve_exact(self.list_places());
-        let (len, [mut at, others]) = (self.stride, self.from);
-        for (place, offset) in self.places.iter_mut().zip((0..=u16::MAX).step_by(len.max(1).into()))
-        {
-            if let Some(buffer) = place.take() {
-                self.pieces.push(Piece { offset, len, at, store: Store::Held(buffer) });
-            }
-            at = others;
-        }
+        let (len, [first, others]) = (self.stride, self.from);
+        let count = self.places_in_use();
+        let Self { places, pieces, .. } = self;
+        places.take(count, |number, buffer| {
+            // It is there: so that is below 65,536.
+            let offset = u16::try_from(number * usize::from(len)).unwrap_or(u16::MAX);
+            let at = if number == 0 { first } else { others };
+            pieces.push(Piece { offset, len, at, store: Store::Held(buffer) });
+        });
         if self.end != 0 {
             let Tail { buffer, block, at: at_in_block } = &mut self.tail;
             let copied = Store::Copied { block: *block, at: *at_in_block };
@@ -683,10 +690,10 @@ impl<B> Node<B> {
     #[inline]
     pub(crate) fn growth(&self, look: Look, fragments_max: u16) -> usize {
         let (wanted, there, most) = match look {
-            // One more, see `put_usual`; and no more than there may be of one size, which that relies on.
+            // No more than there may be of one size: `put_usual` relies on that.
             Look::Piece(at) if self.layout == Layout::Regular => {
-                let most = usize::from(fragments_max) - 1;
-                ((at + 2).min(most), self.places.capacity(), most)
+                let most = usize::from(fragments_max).max(NEAR + 1) - 1;
+                ((at + 1).saturating_sub(NEAR), self.places.far(), most - NEAR)
             }
             Look::Piece(_) => (self.pieces.len() + 1, self.pieces.capacity(), usize::MAX),
             // The last piece has a place for itself, and layers have others: see `Shelf::growth_most`.
@@ -714,13 +721,12 @@ impl<B> Node<B> {
         let is_list = self.layout == Layout::General;
         #[cfg(test)]
         {
-            self.moved += if is_list { self.pieces.len() } else { self.places.len() };
+            self.moved += if is_list { self.pieces.len() } else { self.places.far() };
         }
         if is_list {
             self.pieces.reserve_exact(self.pieces.capacity() + growth - self.pieces.len());
         } else {
-            self.places.reserve_exact(self.places.capacity() + growth - self.places.len());
-            self.places.resize_with(self.places.capacity(), || None);
+            self.places.grow(growth);
         }
     }
 
@@ -769,7 +775,9 @@ impl<B> Node<B> {
             }
             (Look::Piece(at), Store::Held(buffer)) if self.layout == Layout::Regular => {
                 self.learn_from(f);
-                self.places[at] = Some(buffer);
+                if let Some(place) = self.places.get_mut(at) {
+                    *place = Some(buffer);
+                }
             }
             (Look::Piece(at), store) if self.layout == Layout::General => {
                 self.put_general(
@@ -831,10 +839,10 @@ impl<B> Node<B> {
     #[inline]
     pub(crate) fn laid(&self) -> Laid<'_, B> {
         let (from, len) = (self.from, self.stride);
-        let mut laid = Laid { places: &[], from, len, list: &[], last: None };
+        let mut laid = Laid { places: [&[]; 2], from, len, list: &[], last: None };
         match self.layout {
             Layout::Regular => {
-                laid.places = &self.places[..self.places_in_use()];
+                laid.places = self.places.first(self.places_in_use());
                 laid.last = self.last();
             }
             Layout::General if self.map.is_none() => laid.list = &self.pieces,
@@ -870,7 +878,7 @@ impl<B> Node<B> {
     pub(crate) fn first(&self) -> Option<Part<'_, B>> {
         let first = match self.layout {
             Layout::Regular => {
-                let buffer = self.places.first()?.as_ref()?;
+                let buffer = self.places.get(0)?.as_ref()?;
                 let (len, at) = (self.stride, self.from[0]);
                 Some(Part { offset: 0, len, at, skipped: 0, bytes: Bytes::Held(buffer) })
             }
@@ -882,16 +890,8 @@ impl<B> Node<B> {
 
     #[inline]
     fn empty_places(&mut self, mut release: impl FnMut(B)) {
-        let mut left = self.places_in_use();
-        for place in &mut self.places {
-            if left == 0 {
-                break;
-            }
-            if let Some(buffer) = place.take() {
-                left -= 1;
-                release(buffer);
-            }
-        }
+        let count = self.places_in_use();
+        self.places.take(count, |_, buffer| release(buffer));
         if let Some(buffer) = self.tail.buffer.take() {
             release(buffer);
         }
@@ -930,7 +930,7 @@ impl<B> Node<B> {
     /// Bytes of the room for pieces that [`Self::end`] may keep, for the next datagram.
     #[inline]
     pub(crate) fn room(&self) -> u32 {
-        Self::places_cost(self.places.capacity())
+        Self::places_cost(self.places.far())
     }
 
     /// Leaves the record as a new one, with its room for pieces if that is to be kept. Compact blocks must be free
@@ -938,7 +938,8 @@ impl<B> Node<B> {
     #[inline]
     pub(crate) fn end(&mut self, keep: bool) {
         if !keep {
-            (self.places, self.tail.buffer) = (Vec::new(), None);
+            self.places.clear();
+            self.tail.buffer = None;
         }
         if self.layout == Layout::General {
             (self.pieces, self.map) = (Vec::new(), None);

@@ -211,7 +211,7 @@ impl<'a, B> Datagram<'a, B> {
     #[must_use]
     pub fn slices(&self) -> Slices<'a, B> {
         let mut slices = Slices {
-            places: [].iter(),
+            places: [[].iter(), [].iter()],
             at: [0; 2],
             len: 0,
             pieces: [].iter(),
@@ -227,7 +227,7 @@ impl<'a, B> Datagram<'a, B> {
             Payload::Together(pieces) => slices.pieces = pieces.iter(),
             Payload::Many { node, blocks } => {
                 let Laid { places, from, len, list, last } = node.laid();
-                (slices.places, slices.pieces) = (places.iter(), list.iter());
+                (slices.places, slices.pieces) = (places.map(<[_]>::iter), list.iter());
                 (slices.at, slices.len) = (from.map(usize::from), len.into());
                 slices.last = last.map(|last| slice(blocks, last, self.len));
             }
@@ -316,8 +316,8 @@ pub(crate) const AHEAD: usize = 4;
 /// The payload of a [`Datagram`], in order.
 #[derive(Debug)]
 pub struct Slices<'a, B> {
-    /// Pieces of one length, each in a buffer.
-    places: std::slice::Iter<'a, Option<B>>,
+    /// Pieces of one length, each in a buffer: those and then those.
+    places: [std::slice::Iter<'a, Option<B>>; 2],
     /// Where the next of those begins in its packet, and those behind it; and the length.
     at: [usize; 2],
     len: usize,
@@ -355,7 +355,8 @@ impl<'a, B> Iterator for Slices<'a, B> {
 
     #[inline]
     fn next(&mut self) -> Option<Slice<'a, B>> {
-        if let Some(place) = self.places.next() {
+        let [near, far] = &mut self.places;
+        if let Some(place) = near.next().or_else(|| far.next()) {
             let [at, others] = self.at;
             self.at[0] = others;
             return place.as_ref().map(|buffer| Slice::Held { buffer, at, len: self.len });

@@ -27,7 +27,7 @@ mod usual;
 use std::hint::select_unpredictable;
 
 use crate::block::{BLOCK_COST, Blocks};
-use crate::datagram::{Look, Node, Store};
+use crate::datagram::{Look, NEAR, Node, Store};
 use crate::directory::Directory;
 use crate::holding::Holding;
 use crate::index::{ABSENT, Health, Index, UNKNOWN};
@@ -174,7 +174,12 @@ impl<B> Table<B> {
         let refused = Refused::new(Self::refused_bytes(limits), limits.buckets);
         Self {
             limits: limits.clone(),
-            small_below: limits.copy_below.max(limits.fragment_min),
+            small_below: if usize::from(limits.fragments_max) > NEAR {
+                limits.copy_below.max(limits.fragment_min)
+            } else {
+                // Each is counted.
+                u16::MAX
+            },
             expected_most: limits.memory_bytes / u64::from(limits.shards),
             key,
             old_key: None,
