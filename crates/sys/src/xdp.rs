@@ -14,6 +14,7 @@
 //! the owner with the next [`Socket::refill`] of each.
 
 use std::cell::{Cell, RefCell};
+use std::num::NonZero;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -102,13 +103,24 @@ impl Chunks {
 /// socket.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Number of the socket that has it.
-    holder: u32,
+    /// The socket that has it.
+    holder: Holder,
     chunk: u32,
     /// Family member whose chunk it is.
     owner: u16,
     at: u16,
     len: u16,
+}
+
+/// Number of a socket, and one more: so an `Option` of a frame is no larger than a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Holder(NonZero<u32>);
+
+impl Holder {
+    const fn new(number: u32) -> Self {
+        const { assert!(size_of::<Option<Frame>>() == size_of::<Frame>()) };
+        Self(NonZero::<u32>::MIN.saturating_add(number))
+    }
 }
 
 impl Frame {
@@ -401,7 +413,7 @@ impl Socket {
     /// If the frame is not of one of this socket's own chunks.
     #[expect(clippy::needless_pass_by_value, reason = "who has a frame has its chunk")]
     pub fn lend(&self, frame: Frame, to: u32) {
-        assert_eq!(frame.holder, self.number, "a frame of this socket");
+        assert_eq!(frame.holder, Holder::new(self.number), "a frame of this socket");
         assert_eq!(usize::from(frame.owner), self.own, "what is borrowed is not lent");
         let part = Part { at: frame.at, len: frame.len };
         self.family[self.own].loans.lend(frame.chunk, part, to);
@@ -414,7 +426,7 @@ impl Socket {
         let chunk = u32::try_from(ticket & u64::from(u32::MAX)).ok()?;
         let chunks = self.family.get(usize::from(owner))?;
         let Part { at, len } = chunks.loans.borrow(chunk, self.number)?;
-        let frame = Frame { holder: self.number, chunk, owner, at, len };
+        let frame = Frame { holder: Holder::new(self.number), chunk, owner, at, len };
         let bytes = self.slice(&frame);
         Some((frame, bytes))
     }
@@ -437,7 +449,8 @@ impl Socket {
             let chunk = u32::try_from(at / chunk_bytes).unwrap_or(0);
             let at = narrow(at % chunk_bytes);
             let len = narrow(descriptor.len as usize);
-            let frame = Frame { holder: self.number, chunk, owner: narrow(self.own), at, len };
+            let holder = Holder::new(self.number);
+            let frame = Frame { holder, chunk, owner: narrow(self.own), at, len };
             let bytes = self.slice(&frame);
             return Some((frame, bytes));
         }
@@ -456,7 +469,7 @@ impl Socket {
     /// For as long as the socket is borrowed: a chunk returns to the kernel, or to its owner, only in
     /// [`Self::refill`].
     fn slice(&self, frame: &Frame) -> &[u8] {
-        assert_eq!(frame.holder, self.number, "a frame of this socket");
+        assert_eq!(frame.holder, Holder::new(self.number), "a frame of this socket");
         let bytes = self.family[usize::from(frame.owner)].slice(frame.chunk, frame.at, frame.len);
         // SAFETY: frames are made by `next`, which checked that they lie in the memory; `skip` only shortens
         // them, and `lend` and `borrow` hand them on as they are. Who has a frame has its chunk. One of our own
@@ -473,7 +486,7 @@ impl Socket {
     /// If another socket has it.
     #[expect(clippy::needless_pass_by_value, reason = "who has a frame has its chunk")]
     pub fn release(&self, frame: Frame) {
-        assert_eq!(frame.holder, self.number, "a frame of this socket");
+        assert_eq!(frame.holder, Holder::new(self.number), "a frame of this socket");
         if usize::from(frame.owner) == self.own {
             self.free.borrow_mut().push(frame.chunk);
         } else {
@@ -581,7 +594,7 @@ mod tests {
         let chunk = socket.free.borrow_mut().pop().expect("chunks are free");
         let (owner, len) =
             (u16::try_from(socket.own).unwrap(), u16::try_from(bytes.len()).unwrap());
-        let frame = Frame { holder: socket.number, chunk, owner, at: 256, len };
+        let frame = Frame { holder: Holder::new(socket.number), chunk, owner, at: 256, len };
         let to = socket.family[socket.own].slice(chunk, 256, len).cast_mut().cast::<u8>();
         // SAFETY: in the memory, and nobody has that chunk.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };

@@ -9,14 +9,25 @@
 //! So what is charged is never less than what a fragment holds beyond the ring, whose size is fixed.
 
 use std::collections::VecDeque;
+use std::num::NonZero;
 
 use sys::call::Failure;
 use sys::iov;
 use sys::pages::Pages;
 
-/// A frame, taken.
+/// A frame, taken: its number and one more, so that an `Option` of it is no larger.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Slot(u32);
+pub(super) struct Slot(NonZero<u32>);
+
+impl Slot {
+    const fn new(frame: u32) -> Self {
+        Self(NonZero::<u32>::MIN.saturating_add(frame))
+    }
+
+    const fn frame(&self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -110,7 +121,7 @@ impl<T: AsRef<[u8]>> Pool<T> {
         self.places[frame as usize] = Place::Block { number, at: narrow(at), len: narrow(len) };
         self.frames.push(frame);
         self.waiting += 1;
-        Some(Slot(frame))
+        Some(Slot::new(frame))
     }
 
     fn grow(&mut self) -> Option<u32> {
@@ -121,30 +132,29 @@ impl<T: AsRef<[u8]>> Pool<T> {
 
     /// The fragment's bytes. `open` is the block that is worked on.
     pub(super) fn bytes<'a>(&'a self, slot: &Slot, open: &'a [u8]) -> &'a [u8] {
-        match self.places[slot.0 as usize] {
+        match self.places[slot.frame()] {
             Place::Free => &[],
             Place::Block { number, at, len } => {
                 let kept = self.kept.get(number.wrapping_sub(self.first) as usize);
                 let block = kept.map_or(open, |kept| kept.block.as_ref());
                 &block[at as usize..][..len as usize]
             }
-            Place::Frame { len } => {
-                &self.memory[slot.0 as usize * self.frame_bytes..][..len as usize]
-            }
+            Place::Frame { len } => &self.memory[slot.frame() * self.frame_bytes..][..len as usize],
         }
     }
 
     /// Takes a frame back.
     pub(super) fn release(&mut self, slot: Slot) {
-        let Slot(frame) = slot;
-        if let Place::Block { number, .. } = self.places[frame as usize] {
+        let Slot(number) = slot;
+        let frame = slot.frame();
+        if let Place::Block { number, .. } = self.places[frame] {
             match self.kept.get_mut(number.wrapping_sub(self.first) as usize) {
                 Some(kept) => kept.waiting -= 1,
                 None => self.waiting -= 1,
             }
         }
-        self.places[frame as usize] = Place::Free;
-        self.free.push(frame);
+        self.places[frame] = Place::Free;
+        self.free.push(number.get() - 1);
     }
 
     /// Work on a block is over. Answers how many fragments had to be copied.
