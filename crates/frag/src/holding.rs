@@ -77,13 +77,16 @@ impl Holding {
         self.held += u64::from(n);
     }
 
-    /// A datagram has `n` bytes that are spare, of which [`Lease::has`] said that they could be charged.
+    /// A datagram has `n` bytes that are spare and holds `more` bytes: of both [`Lease::has`] said that they could be
+    /// charged.
     #[inline(always)]
-    pub(crate) fn occupy(&mut self, lease: &mut Lease, n: u32) {
-        let before = self.charged();
-        self.held += u64::from(n);
+    pub(crate) fn occupy(&mut self, lease: &mut Lease, n: u32, more: u32) {
+        let before = self.spare();
+        self.held += u64::from(n) + u64::from(more);
         self.spare -= u64::from(n);
-        lease.spend(u32::try_from(self.charged() - before).unwrap_or(n));
+        // Those of the allowance are charged only now.
+        let of_allowance = u64::from(n) - (before - self.spare());
+        lease.spend(u32::try_from(of_allowance + u64::from(more)).unwrap_or(u32::MAX));
     }
 
     /// Datagrams hold `n` bytes less, of which `spare` stay here.

@@ -122,13 +122,38 @@ impl Table {
     fn insert(&mut self, slot: u64) -> usize {
         let mut at = tag(slot) as usize & self.mask;
         let mut passed = 0;
-        while self.slot(at) != EMPTY {
+        self.used += 1;
+        while let Some(segment) = &mut self.segments[at / SEGMENT] {
+            #[cfg(test)]
+            crate::effort::count(1);
+            let place = &mut segment[at % SEGMENT];
+            if *place == EMPTY {
+                *place = slot;
+                return passed;
+            }
             at = (at + 1) & self.mask;
             passed += 1;
         }
         *self.slot_mut(at) = slot;
-        self.used += 1;
         passed
+    }
+
+    /// [`Self::remove`] of what stands where its search begins, with nothing behind it, as most do. `false`: it does not.
+    #[inline(always)]
+    fn remove_usual(&mut self, wanted: u64) -> bool {
+        let at = tag(wanted) as usize & self.mask;
+        #[cfg(test)]
+        crate::effort::count(1);
+        let Some(segment) = &mut self.segments[at / SEGMENT] else { return false };
+        let is_usual = (segment[at % SEGMENT] == wanted)
+            & (segment[(at + 1) % SEGMENT] == EMPTY)
+            // What is behind the last is in another segment.
+            & !(at + 1).is_multiple_of(SEGMENT);
+        if is_usual {
+            segment[at % SEGMENT] = EMPTY;
+            self.used -= 1;
+        }
+        is_usual
     }
 
     /// Empties a slot, such that searches may still stop at the first empty one.
@@ -403,7 +428,15 @@ impl Index {
     #[inline(always)]
     pub(crate) fn leave(&mut self, hash: u64, record: u32) {
         self.worked += 1;
-        if let Some(at) = self.now.position(emit(hash, record)) {
+        let slot = emit(hash, record);
+        if !self.now.remove_usual(slot) {
+            self.leave_unusual(slot);
+        }
+    }
+
+    #[inline(never)]
+    fn leave_unusual(&mut self, slot: u64) {
+        if let Some(at) = self.now.position(slot) {
             self.now.remove(at);
         }
     }

@@ -94,7 +94,12 @@ impl Sources {
     /// The number of a key's source. `secret`: the table's; all buckets must come to the same, so they have another.
     #[inline]
     pub(crate) fn of(&self, key: &Key, secret: &HashKey) -> u16 {
-        let secret = if self.shares.is_some() { &self.secret } else { secret };
+        Self::of_alone(key, if self.shares.is_some() { &self.secret } else { secret })
+    }
+
+    /// [`Self::of`] where nothing is shared.
+    #[inline]
+    pub(crate) fn of_alone(key: &Key, secret: &HashKey) -> u16 {
         let prefix = key.source_prefix() ^ key.scope.rotate_left(32);
         (secret.hash_word(prefix) >> (u64::BITS - SOURCE_BITS)) as u16
     }
@@ -112,12 +117,16 @@ impl Sources {
     #[inline]
     fn begin(&mut self, key: &Key) -> u32 {
         match &self.shares {
-            None => {
-                let begun = &mut self.begun[flow(key, &self.secret)];
-                std::mem::replace(begun, begun.wrapping_add(1))
-            }
+            None => self.begin_alone(key),
             Some((shares, _)) => shares.begin(key),
         }
+    }
+
+    /// [`Self::begin`] where nothing is shared.
+    #[inline]
+    fn begin_alone(&mut self, key: &Key) -> u32 {
+        let begun = &mut self.begun[flow(key, &self.secret)];
+        std::mem::replace(begun, begun.wrapping_add(1))
     }
 
     /// One datagram less, for which `bytes` were set aside. Where nothing is shared.
@@ -133,6 +142,12 @@ impl Sources {
     #[inline(always)]
     pub(crate) fn born(&mut self, key: &Key) -> u32 {
         if key.is_v6() { 0 } else { self.begin(key) }
+    }
+
+    /// [`Self::born`] where nothing is shared.
+    #[inline(always)]
+    pub(crate) fn born_alone(&mut self, key: &Key) -> u32 {
+        if key.is_v6() { 0 } else { self.begin_alone(key) }
     }
 
     #[inline]

@@ -110,6 +110,8 @@ pub(crate) struct Table<B> {
     limits: Limits,
     /// Fragments with less payload are not like most: they are copied, or dropped.
     small_below: u16,
+    /// Nothing may overlap, and it shares its sources with no other.
+    is_simple: bool,
     /// No datagram is expected to need more: a shard's part of all memory, bytes.
     expected_most: u64,
     key: HashKey,
@@ -180,6 +182,7 @@ impl<B> Table<B> {
                 // Each is counted.
                 u16::MAX
             },
+            is_simple: limits.overlap == Policy::Strict && sources.shares().is_none(),
             expected_most: limits.memory_bytes / u64::from(limits.shards),
             key,
             old_key: None,

@@ -11,10 +11,10 @@ use crate::holding::Holding;
 use crate::index::Health;
 use crate::ledger::Lease;
 use crate::output::{Datagram, Payload, Released, Sink};
-use crate::overlap::Policy;
 use crate::sets::{Rules, Set};
 use crate::shard::Arrival;
 use crate::slab::NONE;
+use crate::source::Sources;
 use crate::wire::{self, Finish, Fragment};
 
 impl<B> Table<B> {
@@ -72,12 +72,11 @@ impl<B> Table<B> {
             & !f.is_atomic()
             & (lease.wanted() == self.relieved)
             & (self.nodes.used() < self.limits.datagrams_max)
-            & (self.limits.overlap == Policy::Strict)
+            & self.is_simple
             & self.index.is_ready()
             & !self.is_clustered
             & !self.refused.is_any()
-            & self.old_key.is_none()
-            & self.sources.shares().is_none();
+            & self.old_key.is_none();
         if !usual {
             return Err(arrival);
         }
@@ -103,11 +102,12 @@ impl<B> Table<B> {
         node.put_plain_head(f);
         (node.used, node.reserved) = (used, need);
         (node.hash, node.epoch) = (ahead.hash, self.epoch);
-        let source = self.sources.of(&f.key, &self.key);
+        let source = Sources::of_alone(&f.key, &self.key);
         let before_of_source = self.sources.enter(source, n, u64::from(need));
         let ages = &mut self.ages[usize::from(is_v6)];
         let before = std::mem::replace(&mut ages.youngest, n);
-        (node.source, node.born, node.begun) = (source, self.sources.born(&f.key), self.begun);
+        (node.source, node.born, node.begun) =
+            (source, self.sources.born_alone(&f.key), self.begun);
         let free = std::mem::replace(&mut node.younger, NONE);
         node.older = before;
         (node.source_older, node.source_younger) = (before_of_source, NONE);
@@ -125,8 +125,7 @@ impl<B> Table<B> {
         self.begun = self.begun.wrapping_add(1);
         self.committed += u64::from(need);
         self.kept -= u64::from(room);
-        self.holding.occupy(lease, record);
-        self.holding.spend(lease, cost);
+        self.holding.occupy(lease, record, cost);
         self.counters.fragments += 1;
         self.latest = (ahead.hash, n);
         // Seen to with the next datagram.
@@ -194,7 +193,7 @@ impl<B> Table<B> {
             & (node.epoch == self.epoch)
             & self.old_key.is_none()
             & self.index.is_one()
-            & self.sources.shares().is_none();
+            & self.is_simple;
         if !usual {
             return self.remove(lease, n, Released::Delivered, sink);
         }
