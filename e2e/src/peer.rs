@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use crate::calls::{address, rarely};
-use crate::show::{Show, stream_byte, stream_bytes};
+use crate::show::{Show, stream_bytes};
 use crate::{calls, differential};
 
 /// Longest time that an order may wait for bytes.
@@ -204,12 +204,10 @@ pub fn receive_stream(fd: i32, len: usize, seed: u64) -> String {
         match calls::recv(fd, (len - at).min(256 << 10), 0) {
             Ok(bytes) if bytes.is_empty() => return format!("end after {at}"),
             Ok(bytes) => {
-                let wrong = bytes
-                    .iter()
-                    .enumerate()
-                    .find(|(i, b)| **b != stream_byte(seed, (at + i) as u64));
-                if let Some((i, _)) = wrong {
-                    return format!("wrong byte at {}", at + i);
+                let expected = stream_bytes(seed, at as u64, bytes.len());
+                if bytes != expected {
+                    let right = bytes.iter().zip(&expected).take_while(|(a, b)| a == b).count();
+                    return format!("wrong byte at {}", at + right);
                 }
                 at += bytes.len();
             }
