@@ -19,7 +19,10 @@ type Buffer = Arc<Vec<u8>>;
 /// The bytes of a datagram's payload say which one it is.
 fn whole(id: u16) -> Packet {
     let family = if id.is_multiple_of(3) { Family::V6 } else { Family::V4 };
-    let payload = (0..900u16).flat_map(|n| (n ^ id).to_be_bytes()).collect();
+    let mut payload = Vec::with_capacity(1800);
+    for n in 0..900u16 {
+        payload.extend_from_slice(&(n ^ id).to_be_bytes());
+    }
     Packet::new(family, u32::from(id), payload)
 }
 
