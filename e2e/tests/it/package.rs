@@ -24,6 +24,8 @@ fn package(directory: &Directory) -> Option<PathBuf> {
     let mut command = Command::new(cargo);
     command.current_dir(workspace_root()).args(["xtask", "package", "--without-c"]);
     command.arg("--from").arg(bin_dir()).arg("--out").arg(directory.path());
+    // Nobody keeps it: that it is small is worth no time here.
+    command.env("DPKG_DEB_COMPRESSOR_LEVEL", "1");
     let made = outcome(&mut command, LIMIT);
     assert_eq!(made.code, 0, "{made:?}");
     let files = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path());
