@@ -267,19 +267,35 @@ fn says(lines: &mut impl BufRead, want: &str) {
     assert_eq!(line.trim(), want);
 }
 
-/// Two networks that know nothing of each other have the same addresses, and a connection with the same ends at the same
-/// time, which began at different times, or at the same one. One end of each is under Shunt, on one board, so that an offer of
-/// the one fits what the other has accepted; or both ends of each, which find each other.
+/// One end of each is under Shunt, so that an offer of the one connection fits what the other has accepted.
 #[test]
 fn the_same_ends_in_other_networks() {
+    same_ends(&[(false, false); 4]);
+}
+
+#[test]
+fn the_same_ends_in_other_networks_at_once() {
+    same_ends(&[(false, true); 4]);
+}
+
+/// They find each other.
+#[test]
+fn the_same_ends_in_other_networks_all_under_shunt() {
+    same_ends(&[(true, false), (true, true), (true, false), (true, true)]);
+}
+
+/// Two networks that know nothing of each other have the same addresses, and a connection with the same ends at the same
+/// time. In each round, `is_all`: both ends of both are under Shunt, on one board, else one of each; `is_together`: the
+/// connections begin at the same time, else at different ones.
+fn same_ends(rounds: &[(bool, bool)]) {
     if !can_be_others() || !can_make_hosts() || installed("python3").is_none() {
         return;
     }
     let networks = [Hosts::new().unwrap(), Hosts::new().unwrap()];
     let [at, from] =
         [networks[0].server.address(), networks[0].client.address()].map(|a| a.to_string());
-    for round in 0..12 {
-        let (dir, is_all) = (BoardDir::new(), round >= 8);
+    for (round, &(is_all, is_together)) in rounds.iter().enumerate() {
+        let dir = BoardDir::new();
         across(&dir);
         let port = (7100 + round).to_string();
         // The second server alone is under Shunt, and the first client.
@@ -293,7 +309,6 @@ fn the_same_ends_in_other_networks() {
             says(&mut BufReader::new(guest.take_stdout().unwrap()), "ready");
             guests.push(guest);
         }
-        let is_together = round % 2 == 1;
         let soon = std::time::UNIX_EPOCH.elapsed().unwrap() + Duration::from_millis(300);
         let go = if is_together { soon.as_secs_f64().to_string() } else { "0".into() };
         let mut clients = Vec::new();
@@ -381,8 +396,23 @@ fn translated(host: &Host, dir: &BoardDir, networks: &str, words: &[&str]) -> Co
 /// The server sees its own address and port where the client sees the service's, and perhaps another client.
 #[test]
 fn translated_addresses() {
+    translated_to(|from| format!("198.18.99.0/24,127.0.0.0/8,10.77.77.77,{from}"), true);
+}
+
+#[test]
+fn translated_addresses_of_which_nothing_was_said() {
+    translated_to(|_| String::new(), false);
+}
+
+#[test]
+fn translated_addresses_where_others_were_named() {
+    translated_to(|_| "10.0.0.0/32".into(), false);
+}
+
+/// Clients by each kind of translated address, to which `networks` lead as they are told; whether they meet then.
+fn translated_to(networks: impl FnOnce(&str) -> String, meets: bool) {
     let Some((hosts, from)) = translating("") else { return };
-    let all = format!("198.18.99.0/24,127.0.0.0/8,10.77.77.77,{from}");
+    let networks = networks(&from);
     let ends = [
         (from.as_str(), "198.18.99.9", "80", "s0"),
         (&from, "198.18.99.10", "80", "s1"),
@@ -391,17 +421,15 @@ fn translated_addresses() {
         ("127.0.0.1", "127.0.0.1", "8088", "s0"),
         ("10.77.77.77", "10.77.77.77", "8088", "s0"),
     ];
-    for (networks, meets) in [("", false), ("10.0.0.0/32", false), (all.as_str(), true)] {
-        for (from, address, port, name) in ends {
-            let (dir, mut servers) = services(&hosts);
-            // Any port: translation changes one that it has seen of late.
-            let words = [NAMES, "client", from, address, port, name, "0", "0", "0", "0"];
-            let said = outcome(&mut translated(&hosts.client, &dir, networks, &words), LIMIT);
-            assert_eq!(said.out, "connected\nright\n", "{}", said.err);
-            let met = if meets && !plain_only() { 2 } else { 0 };
-            assert_eq!(dir.attached(), met, "{networks}, {address}: {}", dir.summary());
-            servers.iter_mut().for_each(Guest::kill_all);
-        }
+    for (from, address, port, name) in ends {
+        let (dir, mut servers) = services(&hosts);
+        // Any port: translation changes one that it has seen of late.
+        let words = [NAMES, "client", from, address, port, name, "0", "0", "0", "0"];
+        let said = outcome(&mut translated(&hosts.client, &dir, &networks, &words), LIMIT);
+        assert_eq!(said.out, "connected\nright\n", "{}", said.err);
+        let met = if meets && !plain_only() { 2 } else { 0 };
+        assert_eq!(dir.attached(), met, "{networks}, {address}: {}", dir.summary());
+        servers.iter_mut().for_each(Guest::kill_all);
     }
 }
 
