@@ -257,7 +257,7 @@ pub(super) fn build() -> Command {
     command
 }
 
-/// What waits and does not compute: of two cores it keeps a twentieth busy. It has a step of its own.
+/// What waits more than it computes: of two cores it keeps a third busy. It has a step of its own.
 const WAITS: &str = "oracle::";
 
 /// How many tests at once: twice as many as there are cores. Many wait for programs that have to end, or for nothing to
