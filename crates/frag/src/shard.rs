@@ -85,10 +85,18 @@ impl<B> Table<B> {
         }
     }
 
-    /// Has what the fragments of a burst need brought near, all at once: each alone would be waited for.
+    /// Whether it is worth while to have what the fragments of a burst need brought near before they are taken in. Of short
+    /// datagrams each second or third fragment begins one, for which nothing is there yet, and what the others need is found
+    /// as fast on the way.
     #[inline(always)]
-    fn touch_all(&self, parsed: &[Parsed]) {
-        if self.datagrams() < FAR {
+    fn is_far(&self, lease: &Lease) -> bool {
+        self.datagrams() >= FAR && lease.pace.is_long()
+    }
+
+    /// Has that brought near, all at once: each alone would be waited for.
+    #[inline(always)]
+    fn touch_all(&self, lease: &Lease, parsed: &[Parsed]) {
+        if !self.is_far(lease) {
             return;
         }
         let seen = parsed.iter().map(|parsed| self.touch(&parsed.ahead));
@@ -220,7 +228,7 @@ impl<B> Shard<B> {
                     to.other = other;
                 }
             }
-            table.touch_all(&parsed[..came]);
+            table.touch_all(lease, &parsed[..came]);
             Self::find_sets((table, lease), sets, new, &mut parsed, now, |at| {
                 (next[at].packet, next[at].cost)
             });
@@ -310,7 +318,7 @@ impl<B> Shard<B> {
             for at in &own[..own_len] {
                 self.table.look_up(&mut parsed[usize::from(*at)].ahead);
             }
-            if self.table.datagrams() >= FAR {
+            if self.table.is_far(&self.lease) {
                 let seen = own[..own_len].iter();
                 let seen = seen.map(|at| self.table.touch(&parsed[usize::from(*at)].ahead));
                 std::hint::black_box(seen.fold(0, |all, seen| all ^ seen));
@@ -352,7 +360,7 @@ impl<B> Shard<B> {
                 arrivals[came] = Some(arrival);
                 came += 1;
             }
-            table.touch_all(&parsed[..came]);
+            table.touch_all(lease, &parsed[..came]);
             let packet = |at: usize| {
                 arrivals[at].as_ref().map_or((&[][..], 0), |next| (next.packet, next.cost))
             };
@@ -409,7 +417,7 @@ impl<B> Shard<B> {
                 *place = ticket;
                 came += 1;
             }
-            self.table.touch_all(&parsed[..came]);
+            self.table.touch_all(&self.lease, &parsed[..came]);
             received.touch();
             for (parsed, (ticket, up_to)) in parsed[..came].iter().zip(&tickets) {
                 let arrival = arrival(*ticket);

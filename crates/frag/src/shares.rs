@@ -283,13 +283,13 @@ mod tests {
     fn others_learn_what_is_far_from_what_they_know() {
         let shares = Shares::new(HashKey::new([1, 2]), 16);
         let mut pace = Pace::default();
-        pace.completed(1000);
+        pace.completed(1000, 2);
         shares.learn(&pace);
         assert_eq!(shares.cost(), 1000);
-        (0..3).for_each(|_| pace.completed(1400));
+        (0..3).for_each(|_| pace.completed(1400, 2));
         shares.learn(&pace);
         assert_eq!(shares.cost(), 1000, "near enough");
-        (0..30).for_each(|_| pace.completed(1400));
+        (0..30).for_each(|_| pace.completed(1400, 2));
         shares.learn(&pace);
         assert!(shares.cost() > 1300, "{}", shares.cost());
     }

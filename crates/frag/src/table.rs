@@ -869,7 +869,7 @@ impl<B> Table<B> {
             }
         };
         let fragments = u64::from(node.count);
-        lease.pace.completed(u64::from(node.used));
+        lease.pace.completed(u64::from(node.used), fragments);
         if let Some(shares) = self.sources.shares() {
             shares.learn(&lease.pace);
         }

@@ -165,7 +165,7 @@ impl<B> Table<B> {
                 finish_header(heading, head, (set.ecn, set.len), &mut made)
             }
         };
-        lease.pace.completed(set.cost);
+        lease.pace.completed(set.cost, pieces.len() as u64);
         pieces[1..].iter().for_each(|_| lease.pace.waited(0));
         // For those that wait: see `give_up_late`.
         self.begun = self.begun.wrapping_add(1);
