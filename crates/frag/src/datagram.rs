@@ -480,12 +480,13 @@ impl<B> Node<B> {
         self.head.near.get(..len).unwrap_or(&self.head.far)
     }
 
-    /// Reads what [`Self::put_usual`] of a piece at that offset will need: both lines of the record, and the
-    /// place. Answers something that depends on all.
+    /// Reads what a piece at that offset will need that is put by [`Self::put_usual`]: the three lines of the record,
+    /// on one of which the place may be, and the place. Answers something that depends on all.
     #[inline(always)]
     pub(crate) fn touch(&self, offset: u16) -> u16 {
         let place = self.places.get(self.place(offset));
-        place.map_or(0, |place| u16::from(place.is_some())) ^ self.count
+        let place = place.map_or(0, |place| u16::from(place.is_some()));
+        place ^ self.count ^ self.from[1] ^ u16::from(self.key.id == 0)
     }
 
     /// What a fragment would be, which is to be copied if `is_small`. Changes nothing of what is there.
