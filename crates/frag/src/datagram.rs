@@ -500,6 +500,8 @@ impl<B> Node<B> {
             return Look::Conflict(Reason::TooMany);
         }
         match self.layout {
+            // That is seen before others go for the memory that a list takes.
+            Layout::Regular if self.overlaps_places(f) => Look::Conflict(Reason::Overlap),
             Layout::Regular => Look::Irregular,
             Layout::General => self.look_general(f),
             Layout::Layered => Look::Layer,
@@ -573,6 +575,16 @@ impl<B> Node<B> {
             return None;
         }
         Some(Look::Tail)
+    }
+
+    /// Whether a fragment of any length overlaps a piece that is not the last.
+    fn overlaps_places(&self, f: &Fragment) -> bool {
+        // Behind what is there nothing is; and of a piece that is there the stride is known.
+        if u32::from(f.offset) >= self.high {
+            return false;
+        }
+        let end = (f.end() - 1) / u32::from(self.stride);
+        (self.place(f.offset)..=end as usize).any(|at| matches!(self.places.get(at), Some(Some(_))))
     }
 
     /// Whether no piece but the last is there, if even that: then the stride is open.

@@ -489,3 +489,35 @@ proptest! {
         world.end();
     }
 }
+
+/// That a fragment overlaps is seen before its datagram becomes a list, which takes memory: nobody goes for that.
+#[test]
+fn nobody_goes_for_a_fragment_that_is_refused() {
+    let config = Config { memory_bytes: 64 << 10, copy_below: 0, ..Config::default() };
+    let mut world = World::new(&config);
+    let mut old = Packet::new(Family::V4, 1, vec![1; 30_000]);
+    old.src = 9;
+    (0..3).for_each(|n| world.push(&old.fragment(1480 * n, 1480 * (n + 1)), 8));
+    let evicted = |world: &World| {
+        let dropped = world.table.counters.datagrams_dropped.iter().enumerate();
+        let evicted = |n: &usize| *n != Reason::Overlap as usize;
+        dropped.filter(|(n, _)| evicted(n)).map(|(_, count)| count).sum::<u64>()
+    };
+    let mut refused = 0;
+    for id in 0..10_000 {
+        world.push(&Packet::new(Family::V4, 100 + id, vec![1; 3000]).fragment(0, 1480), 8);
+        refused = world.table.counters.fragments_dropped.iter().sum();
+        if refused > 0 {
+            break;
+        }
+    }
+    assert!(refused > 0, "memory has ended");
+    // Whatever is left over goes, too.
+    let left = world.lease.unused() + world.ledger.left();
+    world.push(&old.fragment(1480 * 3, 1480 * 4), u32::try_from(left).expect("few"));
+    let before = evicted(&world);
+    world.push(&old.fragment(8, 16), 8);
+    assert_eq!(world.table.counters.datagrams(Reason::Overlap), 1);
+    assert_eq!(evicted(&world), before);
+    world.end();
+}
