@@ -225,8 +225,8 @@ pub(crate) enum Look {
     Conflict(Reason),
 }
 
-/// A datagram in progress, and its place in the lists of its shard. In the order of use: the first lines
-/// are all that a fragment in the middle needs.
+/// A datagram in progress, and its place in the lists of its shard. In the order of use: with handles of which an `Option` takes
+/// 4 bytes the first two lines are all that a fragment in the middle needs, beside its place.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Node<B> {
@@ -259,14 +259,15 @@ pub(crate) struct Node<B> {
     layout: Layout,
     /// Bit `1 << ecn` for each value seen.
     pub(crate) ecn_seen: u8,
-    pub(crate) source: u16,
-    /// Where the bytes of a piece begin in its packet: of the first piece, whose header may have options that others have
-    /// not, and of all behind it. While there is no first, both are the same, and while there is nothing, a guess. Of the
-    /// regular layout: else 0, so that no piece is as most are.
-    from: [u16; 2],
+    /// Where the bytes of a piece begin in its packet, if it is not the first, whose header may have options that others
+    /// have not. While there is nothing, a guess. Of the regular layout: else 0, so that no piece is as most are.
+    from: u16,
 
     // The third line, up to the bytes of the head: what a last fragment, a beginning and an end need too.
     tail: Tail<B>,
+    /// Where those of the first piece begin. While that is not there, as of all others.
+    first_from: u16,
+    pub(crate) source: u16,
     pub(crate) older: u32,
     pub(crate) younger: u32,
     pub(crate) source_older: u32,
@@ -326,7 +327,8 @@ impl<B> Default for Node<B> {
             end: 0,
             high: 0,
             places: Row::default(),
-            from: [0; 2],
+            from: 0,
+            first_from: 0,
             tail: Tail { buffer: None, block: 0, at: 0 },
             chain: Chain::default(),
             head: Head { near: [0; HEAD_BYTES], far: Vec::new() },
@@ -367,7 +369,7 @@ impl<B> Node<B> {
         self.layout = Layout::Regular;
         if layered {
             self.layout = Layout::Layered;
-            self.from = [0; 2];
+            self.from = 0;
         }
         self.first_at = now;
         self.last_at = now;
@@ -396,7 +398,7 @@ impl<B> Node<B> {
         self.end = 0;
         self.high = 0;
         self.last_from = u32::MAX;
-        self.from[0] = self.from[1];
+        self.first_from = self.from;
     }
 
     /// Whether all bytes are there.
@@ -415,7 +417,15 @@ impl<B> Node<B> {
     /// Buffers of the first pieces, as many as are copied before others can be looked for.
     #[inline]
     pub(crate) fn first_buffers(&self) -> impl Iterator<Item = &B> {
-        self.places.all().take(AHEAD).chain([&self.tail.buffer]).flatten()
+        let list = match self.layout {
+            Layout::General if self.map.is_none() => &self.pieces[..],
+            Layout::General | Layout::Regular | Layout::Layered => &[],
+        };
+        let listed = list.iter().take(AHEAD).filter_map(|piece| match &piece.store {
+            Store::Held(buffer) => Some(buffer),
+            Store::Copied { .. } | Store::Nothing => None,
+        });
+        self.places.all().take(AHEAD).chain([&self.tail.buffer]).flatten().chain(listed)
     }
 
     /// Bytes of payload in all, once the last fragment has come; else 0.
@@ -435,7 +445,7 @@ impl<B> Node<B> {
         let (offset, end) = (u32::from(f.offset), f.end());
         // Of each there is nothing, or it needs a closer look.
         let beside = (at * usize::from(self.stride)) ^ usize::from(f.offset);
-        let apart = f.payload_at ^ self.from[1];
+        let apart = f.payload_at ^ self.from;
         let in_the_middle = u32::from(self.stride ^ f.len)
             | u32::from(end > self.last_from)
             | u32::from(place.is_some());
@@ -480,13 +490,13 @@ impl<B> Node<B> {
         self.head.near.get(..len).unwrap_or(&self.head.far)
     }
 
-    /// Reads what a piece at that offset will need that is put by [`Self::put_usual`]: the three lines of the record,
-    /// on one of which the place may be, and the place. Answers something that depends on all.
+    /// Reads what a piece at that offset will need that is put by [`Self::put_usual`]: both lines of the record,
+    /// and the place. Answers something that depends on all.
     #[inline(always)]
     pub(crate) fn touch(&self, offset: u16) -> u16 {
         let place = self.places.get(self.place(offset));
         let place = place.map_or(0, |place| u16::from(place.is_some()));
-        place ^ self.count ^ self.from[1] ^ u16::from(self.key.id == 0)
+        place ^ self.count ^ u16::from(self.key.id == 0)
     }
 
     /// What a fragment would be, which is to be copied if `is_small`. Changes nothing of what is there.
@@ -512,7 +522,7 @@ impl<B> Node<B> {
     #[inline]
     fn look_regular(&mut self, f: &Fragment, fragments_max: u16, is_small: bool) -> Option<Look> {
         if !f.more {
-            return self.look_last(f);
+            return self.look_last(f, is_small);
         }
         if self.end != 0 && f.end() > self.last_from {
             return Some(Look::Conflict(self.beyond(f)));
@@ -546,21 +556,22 @@ impl<B> Node<B> {
 
     /// Whether the bytes of a fragment begin in its packet where those of others do, if it is not the first.
     fn begins_as_others(&self, f: &Fragment) -> bool {
-        let others = self.count - u16::from(self.has_first());
-        f.offset == 0 || others == 0 || f.payload_at == self.from[1]
+        let has_copied = self.end != 0 && self.tail.buffer.is_none();
+        let others = self.count - u16::from(self.has_first()) - u16::from(has_copied);
+        f.offset == 0 || others == 0 || f.payload_at == self.from
     }
 
     /// Takes note of where the bytes of a fragment begin, which is as [`Self::begins_as_others`] says.
     fn learn_from(&mut self, f: &Fragment) {
-        let at = f.payload_at;
-        if f.offset == 0 {
-            self.from[0] = at;
-        } else {
-            self.from = [if self.has_first() { self.from[0] } else { at }, at];
+        if f.offset != 0 {
+            self.from = f.payload_at;
+        }
+        if !self.has_first() {
+            self.first_from = f.payload_at;
         }
     }
 
-    fn look_last(&self, f: &Fragment) -> Option<Look> {
+    fn look_last(&self, f: &Fragment, is_small: bool) -> Option<Look> {
         if self.end != 0 {
             let same = self.last_from == u32::from(f.offset) && self.end == f.end();
             return Some(if same { Look::Duplicate } else { Look::Conflict(Reason::EndConflict) });
@@ -571,7 +582,7 @@ impl<B> Node<B> {
             return Some(Look::Conflict(reason));
         }
         let is_at_a_place = self.has_only_tail() || f.offset.is_multiple_of(self.stride);
-        if !is_at_a_place || !self.begins_as_others(f) {
+        if !is_at_a_place || !is_small && !self.begins_as_others(f) {
             return None;
         }
         Some(Look::Tail)
@@ -628,7 +639,7 @@ impl<B> Node<B> {
             self.moved += self.places.far();
         }
         self.pieces.reserve_exact(self.list_places());
-        let (len, [first, others]) = (self.stride, self.from);
+        let (len, first, others) = (self.stride, self.first_from, self.from);
         let count = self.places_in_use();
         let Self { places, pieces, .. } = self;
         places.take(count, |number, buffer| {
@@ -646,7 +657,7 @@ impl<B> Node<B> {
                 .map(|n| u16::try_from(n).unwrap_or(u16::MAX));
             self.pieces.push(Piece { offset, len, at: others, store });
         }
-        (self.layout, self.from) = (Layout::General, [0; 2]);
+        (self.layout, self.from) = (Layout::General, 0);
     }
 
     fn look_general(&self, f: &Fragment) -> Look {
@@ -779,12 +790,14 @@ impl<B> Node<B> {
         match (look, store) {
             (Look::Tail, store) => {
                 self.tail = match store {
-                    Store::Held(buffer) => Tail { buffer: Some(buffer), block: 0, at: 0 },
+                    Store::Held(buffer) => {
+                        self.learn_from(f);
+                        Tail { buffer: Some(buffer), block: 0, at: 0 }
+                    }
                     Store::Copied { block, at } => Tail { buffer: None, block, at },
                     Store::Nothing => Tail { buffer: None, block: 0, at: 0 },
                 };
                 self.last_from = u32::from(f.offset);
-                self.learn_from(f);
             }
             (Look::Piece(at), Store::Held(buffer)) if self.layout == Layout::Regular => {
                 self.learn_from(f);
@@ -851,7 +864,7 @@ impl<B> Node<B> {
     /// The pieces in order, of a complete datagram; none if they are in no order, see [`Self::mapped`].
     #[inline]
     pub(crate) fn laid(&self) -> Laid<'_, B> {
-        let (from, len) = (self.from, self.stride);
+        let (from, len) = ([self.first_from, self.from], self.stride);
         let mut laid = Laid { places: [&[]; 2], from, len, list: &[], last: None };
         match self.layout {
             Layout::Regular => {
@@ -867,7 +880,7 @@ impl<B> Node<B> {
     /// The last piece of the regular layout.
     #[inline]
     fn last(&self) -> Option<Part<'_, B>> {
-        let (at, bytes) = self.tail.bytes(self.from[1]);
+        let (at, bytes) = self.tail.bytes(self.from);
         let (offset, len) = (self.last_from, self.end.checked_sub(self.last_from)?);
         let [offset, len] = [offset, len].map(|n| u16::try_from(n).unwrap_or(u16::MAX));
         Some(Part { offset, len, at, skipped: 0, bytes })
@@ -892,7 +905,7 @@ impl<B> Node<B> {
         let first = match self.layout {
             Layout::Regular => {
                 let buffer = self.places.get(0)?.as_ref()?;
-                let (len, at) = (self.stride, self.from[0]);
+                let (len, at) = (self.stride, self.first_from);
                 Some(Part { offset: 0, len, at, skipped: 0, bytes: Bytes::Held(buffer) })
             }
             Layout::General if self.map.is_none() => self.pieces.first().map(Part::of),

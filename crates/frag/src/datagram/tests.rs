@@ -233,6 +233,24 @@ fn a_piece_of_another_size_makes_a_list() {
     }
 }
 
+/// A sink is told of them before they are copied.
+#[test]
+fn the_first_buffers_are_those_of_the_first_pieces() {
+    let sizes = [[16, 16, 16, 16, 16, 5], [16, 8, 16, 16, 16, 5]];
+    for (sizes, expected) in sizes.into_iter().zip([vec![0, 1, 2, 3, 5], vec![0, 1, 2, 3]]) {
+        let mut world = World::new();
+        let mut at = 0;
+        for (n, size) in sizes.into_iter().enumerate() {
+            world.push(&fragment(at, size, n < 5), 8192);
+            at += size;
+        }
+        assert!(world.node.is_complete());
+        let told: Vec<usize> = world.node.first_buffers().copied().collect();
+        assert_eq!(told, expected, "{sizes:?}");
+        world.end();
+    }
+}
+
 /// In whatever order: so many pieces are found by a map, and it is paid for.
 #[test]
 fn a_list_that_gets_long_gets_a_map() {

@@ -6,7 +6,7 @@
 
 use super::outlet::Outlet;
 use super::{Ahead, Ending, Table};
-use crate::datagram::{Heading, Node, Piece};
+use crate::datagram::{Heading, NEAR, Node, Piece};
 use crate::holding::Holding;
 use crate::index::Health;
 use crate::ledger::Lease;
@@ -252,7 +252,9 @@ impl<B> Rules for Table<B> {
 
     #[inline]
     fn cost(&self, fragments: u32, buffers: u64) -> Option<u64> {
-        let places = u64::from(Node::<B>::places_cost(fragments as usize));
+        // The last piece and the first ones have places in the record.
+        let places =
+            u64::from(Node::<B>::places_cost((fragments as usize).saturating_sub(NEAR + 1)));
         let cost = buffers + u64::from(Node::<B>::COST) + places;
         let allowed = fragments <= u32::from(self.limits.fragments_max);
         (allowed & (cost <= self.expected_most)).then_some(cost)
