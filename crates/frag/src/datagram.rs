@@ -187,11 +187,9 @@ struct Tail<B> {
 }
 
 impl<B> Tail<B> {
-    /// `at`: where the bytes of a buffer begin.
-    fn bytes(&self, at: u16) -> (u16, Bytes<'_, B>) {
-        let Self { buffer, block, at: at_in_block } = self;
-        let copied = Bytes::Copied { block: *block, at: *at_in_block };
-        (at, buffer.as_ref().map_or(copied, Bytes::Held))
+    fn bytes(&self) -> Bytes<'_, B> {
+        let copied = Bytes::Copied { block: self.block, at: self.at };
+        self.buffer.as_ref().map_or(copied, Bytes::Held)
     }
 }
 
@@ -391,7 +389,8 @@ impl<B> Node<B> {
     }
 
     /// The stride is supposed to be that of the datagram before, until a piece says another, and where their bytes
-    /// begin in their packets. A last piece that is at no multiple of it does no harm: before it there will be one of another size.
+    /// begin in their packets. A last piece that is at no multiple of it does no harm: before it there will be one of
+    /// another size.
     #[inline(always)]
     const fn has_nothing(&mut self) {
         self.received = 0;
@@ -880,7 +879,7 @@ impl<B> Node<B> {
     /// The last piece of the regular layout.
     #[inline]
     fn last(&self) -> Option<Part<'_, B>> {
-        let (at, bytes) = self.tail.bytes(self.from);
+        let (at, bytes) = (self.from, self.tail.bytes());
         let (offset, len) = (self.last_from, self.end.checked_sub(self.last_from)?);
         let [offset, len] = [offset, len].map(|n| u16::try_from(n).unwrap_or(u16::MAX));
         Some(Part { offset, len, at, skipped: 0, bytes })
@@ -914,20 +913,11 @@ impl<B> Node<B> {
         first.filter(|piece| piece.len != 0 && piece.offset == 0)
     }
 
-    #[inline]
-    fn empty_places(&mut self, mut release: impl FnMut(B)) {
-        let count = self.places_in_use();
-        self.places.take(count, |_, buffer| release(buffer));
-        if let Some(buffer) = self.tail.buffer.take() {
-            release(buffer);
-        }
-    }
-
     /// Hands out what was held. Should that panic, nothing is handed out twice.
     #[inline]
     pub(crate) fn release(&mut self, mut release: impl FnMut(B)) {
         match self.layout {
-            Layout::Regular => self.empty_places(&mut release),
+            Layout::Regular => self.release_plain(&mut release),
             Layout::General => {
                 for piece in self.pieces.drain(..) {
                     if let Store::Held(buffer) = piece.store {
@@ -949,8 +939,12 @@ impl<B> Node<B> {
 
     /// [`Self::release`] of what [`Self::is_plain`].
     #[inline(always)]
-    pub(crate) fn release_plain(&mut self, release: impl FnMut(B)) {
-        self.empty_places(release);
+    pub(crate) fn release_plain(&mut self, mut release: impl FnMut(B)) {
+        let count = self.places_in_use();
+        self.places.take(count, |_, buffer| release(buffer));
+        if let Some(buffer) = self.tail.buffer.take() {
+            release(buffer);
+        }
     }
 
     /// Bytes of the room for pieces that [`Self::end`] may keep, for the next datagram.
