@@ -28,7 +28,7 @@ pub struct Arrival<'p, B> {
     pub packet: &'p [u8],
     /// The caller's handle for where they are. The shard keeps it as long as it needs the bytes: for each fragment of a
     /// datagram in progress an `Option` of one, which is what many datagrams fill a core's caches with. So a small one is
-    /// best, and one with a value to spare: a [`NonZero`](std::num::NonZero) number takes 4 bytes there, any number 8.
+    /// best, and one with a value to spare: a [`NonZero<u32>`](std::num::NonZero) takes 4 bytes there, a `u32` 8.
     pub buffer: B,
     /// Memory that keeping the buffer costs, bytes: the size of the frame, not of the packet. A datagram whose buffers
     /// cost more than there is memory in all is given up ([`Reason::TooCostly`]).
