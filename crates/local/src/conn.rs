@@ -275,6 +275,8 @@ pub struct Conn {
     in_poll: AtomicU32,
     /// Serialises the count of bytes received by TCP with the attachment that relies on it.
     counting: AtomicU32,
+    /// Held by a thread that ends a direction, over all that it does for that.
+    ending: AtomicU32,
     /// 1: the SMC option was asked for, on a socket that connects or listens; 2: it was not, although it
     /// could have been.
     pub opted: AtomicU32,
@@ -325,6 +327,7 @@ impl Conn {
             &self.in_kernel,
             &self.in_poll,
             &self.counting,
+            &self.ending,
             &self.options,
             &self.kept,
             &self.opted,

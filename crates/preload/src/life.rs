@@ -429,6 +429,7 @@ fn drop_entry(w: &'static World, fd: c_int) -> Option<&'static Conn> {
             let alone = conn.closes_alone();
             // Who holds it beside descriptors is in a call.
             if !alone {
+                conn.await_calls(w);
                 if !move_fd(conn, fd) {
                     kept::keep(w, conn, fd);
                 } else if conn.inside.load(Ordering::Acquire) > 0 {

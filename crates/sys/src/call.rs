@@ -264,6 +264,11 @@ mod calls {
     pub fn thread_exists(tid: u32) -> bool {
         call!(SYS_kill, tid, 0) != Err(libc::ESRCH) || call!(SYS_tkill, tid, 0) != Err(libc::ESRCH)
     }
+    /// Whether a thread of that id is one of this process.
+    #[must_use]
+    pub fn is_own_thread(tid: u32) -> bool {
+        call!(SYS_tgkill, getpid(), tid, 0) != Err(libc::ESRCH)
+    }
     pub fn pidfd_open(pid: u32) -> Result<i32> {
         call!(SYS_pidfd_open, pid, 0).map(|fd| fd as i32)
     }

@@ -205,6 +205,39 @@ fn wait_until_free(word: &AtomicU32) -> Option<()> {
     }
 }
 
+/// Waits until no other thread of this process has the lock, for so many nanoseconds at most: `false`, one has it still. Not for
+/// this very thread, nor for one that has ended, nor for those of other processes.
+#[inline]
+pub fn outlast(word: &AtomicU32, patience_ns: u64) -> bool {
+    // Acquire: what the last owner did. Pairs with `Held::drop`.
+    word.load(Ordering::Acquire) == 0 || outlast_owner(word, patience_ns)
+}
+
+#[cold]
+fn outlast_owner(word: &AtomicU32, patience_ns: u64) -> bool {
+    let deadline = call::now_ns().saturating_add(patience_ns);
+    let mut known = None;
+    for turns in 1u32.. {
+        let owner = word.load(Ordering::Acquire);
+        if owner == 0 || owner == tid() {
+            return true;
+        }
+        // By and by once more: it may have ended inside.
+        if known != Some(owner) || turns.is_multiple_of(64) {
+            if !owner::is_ours(owner) {
+                return true;
+            }
+            known = Some(owner);
+        }
+        if call::now_ns() > deadline {
+            return false;
+        }
+        // Whoever has a lower priority than this thread runs only while this one sleeps.
+        if turns < 64 { call::sched_yield() } else { call::pause_ms(1) }
+    }
+    true
+}
+
 /// An owner that was killed inside: the words under the lock are each valid at any time, so the lock is simply free.
 fn free_if_dead(word: &AtomicU32, owner: u32) {
     if owner != 0 && !owner::lives(owner) {
@@ -337,6 +370,35 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn others_of_ours_are_waited_for() {
+        /// More than any machine takes for what is waited for.
+        const LONG_NS: u64 = 60_000_000_000;
+        let word = &AtomicU32::new(0);
+        assert!(outlast(word, 0));
+        let own = lock(word);
+        assert!(outlast(word, LONG_NS), "it is the caller's");
+        drop(own);
+        let done = &AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                let _held = lock(word);
+                tell.send(()).expect("it is waited for");
+                call::pause_ms(100);
+                done.store(true, Ordering::Relaxed);
+            });
+            told.recv().expect("it says so");
+            assert!(!outlast(word, 0), "it has it still");
+            assert!(outlast(word, LONG_NS) && done.load(Ordering::Relaxed));
+        });
+        // Who has ended, and who is none of ours: the first process of all.
+        let gone = std::thread::spawn(tid).join().expect("no panic");
+        for owner in [gone, tid() >> TID_BITS << TID_BITS | 1] {
+            assert!(outlast(&AtomicU32::new(owner), LONG_NS), "{owner:#x}");
+        }
     }
 
     #[test]

@@ -939,6 +939,8 @@ impl Conn {
         write: bool,
     ) -> Option<Result<(), i32>> {
         let (mine, peer) = self.halves(w)?;
+        // The peer hears of it before all is done, and may have ended its own direction by then: who closes waits for this.
+        let _ending = lock::lock(&self.ending);
         let peer_flags = peer.flags.load(Ordering::Acquire);
         let mine_flags = mine.flags.load(Ordering::Relaxed);
         let both = mine_flags & flag::SHUT != 0 && peer_flags & (flag::SHUT | flag::CLOSED) != 0;
@@ -1145,6 +1147,7 @@ impl Conn {
     /// `connect(AF_UNSPEC)`: the connection is gone, the socket is fresh.
     pub fn dissolved(&'static self, w: &World, fd: i32) {
         self.await_others(&mut 0);
+        self.await_calls(w);
         if let Some((_, half)) = self.my_half(w)
             && self.phase() == Phase::Attached
         {

@@ -14,6 +14,10 @@ use crate::destination::Place;
 /// unless they do not run. Tests tell what is waited for from what is given up.
 pub(super) const OTHERS_NS: u64 = if cfg!(test) { 60_000_000_000 } else { 50_000_000 };
 
+/// The same for those that are about to end a call by the number that is closed: their peer may have had all of it, and
+/// answered, before they have rung for it. They hold a lock meanwhile, for which others wait without a limit.
+const CALLS_NS: u64 = if cfg!(test) { 60_000_000_000 } else { 1_000_000_000 };
+
 /// What lasts longer is no short connection, nanoseconds.
 const SHORT_NS: u64 = 100_000_000;
 
@@ -65,6 +69,7 @@ impl Conn {
     pub fn closing(&'static self, w: &World, fd: i32) {
         let mut deadline = 0;
         self.await_others(&mut deadline);
+        self.await_calls(w);
         self.learn(w);
         self.holds_no_more(w);
         self.meets_no_more(w, fd, &mut deadline);
@@ -145,6 +150,20 @@ impl Conn {
             call::sched_yield();
         }
         true
+    }
+
+    /// Waits for other threads that have sent, received or ended a direction, as the peer may have seen already, and have still
+    /// to ring for it: the number by which they would may be another file's soon, which would get a doorbell among its
+    /// bytes, and the half another connection's. In the kernel a call has the file, whatever becomes of its number.
+    pub fn await_calls(&self, w: &World) {
+        let Some((_, mine)) = self.my_half(w) else { return };
+        // Who is not trusted could have each close take that long; and of those no two threads are at one.
+        if w.board.map.is_foreign() {
+            return;
+        }
+        for word in [&self.ending, &mine.tx_lock, &mine.rx_lock, &mine.bell_lock] {
+            lock::outlast(word, CALLS_NS);
+        }
     }
 
     /// Whether another thread is attaching it, or switching our direction.

@@ -266,6 +266,7 @@ impl Conn {
         self.in_kernel.store(calls.receiving, Ordering::Relaxed);
         self.in_poll.store(calls.polling, Ordering::Relaxed);
         self.counting.store(0, Ordering::Relaxed);
+        self.ending.store(0, Ordering::Relaxed);
         self.ends.word().store(0, Ordering::Relaxed);
         self.begun.word().store(0, Ordering::Relaxed);
     }

@@ -15,6 +15,11 @@ pub(super) fn lives(owner: u32) -> bool {
     (owner ^ tid()) >> TID_BITS != 0 || exists(owner & ((1 << TID_BITS) - 1))
 }
 
+/// Whether who holds a lock is a thread of this process that has not ended.
+pub(super) fn is_ours(owner: u32) -> bool {
+    (owner ^ tid()) >> TID_BITS == 0 && call::is_own_thread(owner & ((1 << TID_BITS) - 1))
+}
+
 /// Whether a thread has not ended. Who was killed still [exists](call::thread_exists) until its parent has asked how it has
 /// ended, and the parent may be the very one that waits.
 fn exists(tid: u32) -> bool {
