@@ -32,6 +32,11 @@ watchdog *args:
     cargo build --release --target-dir target/watchdog -p shunt-preload -p shunt-cli -p shunt-testkit --features shunt-preload/watchdog
     SHUNT_WATCHDOG=1 SHUNT_BIN_DIR={{justfile_directory()}}/target/watchdog/release cargo test -p shunt-e2e --test it -- watchdog:: programs:: differential:: oracle:: {{args}}
 
+# the same, and hosts that meet, with threads that stop where others may come between: one in `every` such places, with a `seed`
+delays every="50" seed="1" *args:
+    cargo build --release --target-dir target/delays -p shunt-preload -p shunt-cli -p shunt-testkit --features shunt-preload/delays,shunt-cli/delays
+    SHUNT_DELAYS={{every}}:500:{{seed}} SHUNT_BIN_DIR={{justfile_directory()}}/target/delays/release cargo test -p shunt-e2e --test it -- differential:: forks:: kills:: lifecycle:: oracle:: pairs:: programs:: reasons:: remote:: together:: trust:: {{args}}
+
 # random programs of socket calls over TCP and over Shunt, compared, with fresh seeds
 soak seconds="3600" seed=`date +%s`:
     cargo build --release -p shunt-preload -p shunt-cli -p shunt-testkit

@@ -3,6 +3,7 @@
 //! Tests drive what is shipped: `cargo xtask test` builds the library and the programs in release
 //! mode first and says where they are in `SHUNT_BIN_DIR`.
 
+pub mod anew;
 pub mod board;
 pub mod calls;
 pub mod cases;

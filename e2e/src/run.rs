@@ -142,6 +142,10 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>, under: Under<'_>) -> Comman
         }
     }
     command.env_remove("LD_PRELOAD");
+    // Of a build with delays: what runs without one never looks.
+    if let Some(delays) = std::env::var_os("SHUNT_DELAYS") {
+        command.env("SHUNT_DELAYS", delays);
+    }
     if let (Under::Shunt(dir), false) = (under, plain_only()) {
         command.env("LD_PRELOAD", library()).env("SHUNT_DIR", dir.path());
         // A developer's wish to see more.

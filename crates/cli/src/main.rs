@@ -42,6 +42,8 @@ pub extern "C" fn main(
     _count: std::ffi::c_int,
     _arguments: *const *const std::ffi::c_char,
 ) -> std::ffi::c_int {
+    #[cfg(feature = "delays")]
+    sys::delays::configure(&std::env::var("SHUNT_DELAYS").unwrap_or_default());
     std::process::exit(on_enough_stack(commands::main).into())
 }
 

@@ -392,7 +392,9 @@ impl Conn {
 
     /// Moves it on.
     pub fn set_phase(&self, phase: Phase) {
+        sys::delays::here();
         self.phase.store(phase as u32, Ordering::Release);
+        sys::delays::here();
     }
 
     fn swap_phase(&self, from: Phase, to: Phase) -> bool {

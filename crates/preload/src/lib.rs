@@ -55,6 +55,8 @@ extern "C" fn init() {
     }
     #[cfg(feature = "watchdog")]
     ready::watchdog::configure(env("SHUNT_WATCHDOG_DROP").as_deref());
+    #[cfg(feature = "delays")]
+    sys::delays::configure(env("SHUNT_DELAYS").as_deref().unwrap_or_default());
     nap::ask_once();
     let name = call::comm();
     let len = name.iter().position(|b| *b == 0).unwrap_or(name.len());

@@ -107,7 +107,10 @@ macro_rules! call {
         let mut all = [0usize; 6];
         all[..args.len()].copy_from_slice(&args);
         // SAFETY: each use below passes valid pointers or plain numbers.
-        check(unsafe { raw(libc::$n, all) })
+        crate::delays::here();
+        let done = check(unsafe { raw(libc::$n, all) });
+        crate::delays::here();
+        done
     }};
 }
 

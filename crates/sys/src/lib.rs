@@ -32,6 +32,8 @@ pub mod common;
 #[cfg(not(loom))]
 pub mod crc;
 #[cfg(not(loom))]
+pub mod delays;
+#[cfg(not(loom))]
 pub mod diag;
 #[cfg(not(loom))]
 pub mod event;

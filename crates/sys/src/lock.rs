@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 
 use crate::sync::{AtomicU32, Ordering};
-use crate::{call, foreign, handler, lent, pids};
+use crate::{call, delays, foreign, handler, lent, pids};
 
 mod owner;
 
@@ -44,7 +44,9 @@ impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
         // Release: what we did under the lock before the next owner. Pairs with `try_lock`.
+        delays::here();
         self.word.store(0, Ordering::Release);
+        delays::here();
     }
 }
 
@@ -52,7 +54,9 @@ impl Drop for Held<'_> {
 #[inline]
 pub fn try_lock(word: &AtomicU32) -> Option<Held<'_>> {
     // Acquire: what the last owner did. Pairs with `Held::drop`.
+    delays::here();
     word.compare_exchange(0, tid(), Ordering::Acquire, Ordering::Relaxed).ok()?;
+    delays::here();
     Some(Held { word })
 }
 

@@ -49,14 +49,25 @@ pub fn tail(producer_tail: &AtomicU64) -> u64 {
 #[inline]
 pub fn publish(tail: &AtomicU64, value: u64) {
     // Release: the bytes before the count of them. Pairs with `tail`.
+    stop();
     tail.store(value, Ordering::Release);
+    stop();
+}
+
+/// In a build with delays a thread may stop here.
+#[inline(always)]
+fn stop() {
+    #[cfg(not(loom))]
+    crate::delays::here();
 }
 
 /// Gives room back to the producer.
 #[inline]
 pub fn give_back(head: &AtomicU64, value: u64) {
     // Release: we are done reading before the room is free. Pairs with `room`.
+    stop();
     head.store(value, Ordering::Release);
+    stop();
 }
 
 /// One stretch of a ring as up to two pieces: pointer offset and length.

@@ -22,6 +22,8 @@ pub type AtomicU64 = atomic::AtomicU64;
 /// `mfence` that the compiler would choose.
 #[inline]
 pub fn full_fence() {
+    #[cfg(not(loom))]
+    crate::delays::here();
     #[cfg(all(target_arch = "x86_64", not(loom)))]
     // SAFETY: the top of our own stack keeps its value; flags may change, as the block allows.
     unsafe {

@@ -1,7 +1,7 @@
 //! Load for the life-cycle tests: servers that run until they are killed, and clients that say in
 //! one line how it went.
 
-use e2e::{forks, idle, load, odd, rally, stepped, turns};
+use e2e::{anew, forks, idle, load, odd, rally, stepped, turns};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -27,6 +27,8 @@ fn main() {
             e2e::calls::rarely::lock_all_memory().expect("locked: this needs CAP_IPC_LOCK");
             load::serve()
         }
+        Some("serve-anew") => anew::serve(),
+        Some("anew") => anew::ask(port(), size(2), words.get(3).is_some_and(|how| how == "ends")),
         Some("odd") => odd::ask(port(), words.get(2).map_or("", String::as_str)),
         Some("ask-forked") => forks::ask(port(), words.get(2).map_or("", String::as_str)),
         Some("serve-forked") => forks::serve(words.get(1).map_or("", String::as_str)),
@@ -78,7 +80,7 @@ fn usage() -> ! {
     eprintln!(
         "load-guest: serve | serve-many | serve-few DESCRIPTORS | serve-locked | transfer PORT STYLE SEED LEN | turns STYLE | in-turn PORT STYLE | \
          serve-rally STYLE PORT [CPU] | rally PORT STYLE [CPU] | rally-in-twos PORT | \
-         odd PORT WHAT | ask-forked PORT WHAT | serve-forked WHAT | talk-forked PORT | hear-forked | serve-idle | wait-idle PORT COUNT ROUNDS | \
+         serve-anew | anew PORT ROUNDS [ends] | odd PORT WHAT | ask-forked PORT WHAT | serve-forked WHAT | talk-forked PORT | hear-forked | serve-idle | wait-idle PORT COUNT ROUNDS | \
          poised PORT STYLE SEED LEN | many PORT COUNT ROUNDS [ended|killed] | listening PORT COUNT ROUNDS | crowd COUNT | squeezed PORT COUNT MORE | steps PORT | steps-anew PORT | unread PORT COUNT LEN | demoting PORT SEED | stepped-client PORT WAY | stepped-server WAY | storm PORT COUNT SEED"
     );
     std::process::exit(2);

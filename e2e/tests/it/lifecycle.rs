@@ -159,6 +159,29 @@ fn streams_are_exact_when_switched_in_mid_call() {
     }
 }
 
+/// A connection is closed, and another one made by its number, while the thread that has sent on it, or has ended it, may
+/// not be back from that call.
+fn made_anew(words: &[&str]) {
+    let dir = BoardDir::new();
+    let server = Server::start(&["serve-anew"], Under::Shunt(&dir));
+    let port = server.port.to_string();
+    let words: Vec<String> =
+        ["anew", &port, "1000"].iter().chain(words).map(ToString::to_string).collect();
+    let got = client(&words, Under::Shunt(&dir));
+    assert_said(&got, "done", &dir);
+    assert!(plain_only() || dir.attached() > 0, "stayed on TCP:\n{}", dir.summary());
+}
+
+#[test]
+fn another_connection_by_its_number_hears_nothing_of_a_send() {
+    made_anew(&[]);
+}
+
+#[test]
+fn another_connection_by_its_number_is_not_ended_by_a_shutdown() {
+    made_anew(&["ends"]);
+}
+
 #[test]
 fn streams_are_exact_poll() {
     exact(Style::Poll, true, true, &[], true);
