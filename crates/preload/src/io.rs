@@ -331,6 +331,10 @@ unsafe fn receive_ring(
             }
             Got::End => return Ok(total),
             Got::Kernel => {
+                fd = match held::goes_on(w, conn, fd, held) {
+                    Err(_) if total > 0 => return Ok(total),
+                    own => own?,
+                };
                 if conn.phase() == Phase::Tcp {
                     ready::detached(w, conn);
                 }
@@ -476,6 +480,11 @@ fn wait(
     let Some((mine, peer)) = conn.halves(w) else { return Ok(()) };
     if interrupts(mine, room) {
         return Err(libc::EAGAIN);
+    }
+    if room {
+        // What the call has sent so far the peer may have answered, and another thread closed the connection for that.
+        conn.free_left_locks(w);
+        hold(w, conn, fd, held)?;
     }
     let spin_ns = u64::try_from(w.limits.spin.as_nanos()).unwrap_or(0);
     let next = if room { None } else { conn.next_short(w, mine, peer) };
@@ -898,8 +907,12 @@ unsafe fn transmit_ring(
             Put::Shut => return shut(w, conn, fd, all - from.left(), flags),
             Put::Failed(libc::EPIPE) => return broken_pipe(all - from.left(), flags),
             Put::Kernel => {
-                ready::changed(w, conn);
                 let moved = all - from.left();
+                fd = match held::goes_on(w, conn, fd, &mut held) {
+                    Ok(fd) => fd,
+                    Err(errno) => return limits::ended(fd, errno, moved),
+                };
+                ready::changed(w, conn);
                 if moved == 0 {
                     // SAFETY: the caller's promise; nothing was taken from the buffers.
                     return unsafe { transmit_kernel(fd, iov, flags, control) }
@@ -1057,6 +1070,7 @@ pub(crate) unsafe fn send_file(
             Err(Put::Shut) => break shut(w, conn, fd, total, 0).map(drop),
             Err(Put::Failed(libc::EPIPE)) => break broken_pipe(total, 0).map(drop),
             Err(Put::Kernel) if total > 0 => {
+                let Ok(fd) = held::goes_on(w, conn, fd, &mut held) else { break Ok(()) };
                 ready::changed(w, conn);
                 if !is_nonblocking(w, conn, fd) {
                     let place = at.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
@@ -1067,6 +1081,7 @@ pub(crate) unsafe fn send_file(
                 break Ok(());
             }
             Err(Put::Kernel | Put::Lost | Put::All) => {
+                let fd = held::goes_on(w, conn, fd, &mut held)?;
                 ready::changed(w, conn);
                 // SAFETY: the caller's promise.
                 return outcome(unsafe { real::sendfile(fd, file, offset, n) });
@@ -1117,3 +1132,6 @@ pub(crate) fn send_where_it_lies(
 
 /// What the wait word says while nobody sleeps on the connection itself.
 pub(crate) const AWAKE: WaitWord = WaitWord::Off;
+
+#[cfg(test)]
+mod tests;

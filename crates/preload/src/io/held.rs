@@ -62,6 +62,22 @@ pub(super) fn hold<'a>(
     held.as_mut().ok_or(libc::EBADF)
 }
 
+/// A call that has come for the ring goes on in the kernel, and may have moved something already: by the descriptor that this
+/// answers, which nobody closes before it has ended. The number it was made by may be another connection's by now.
+///
+/// # Errors
+///
+/// `EBADF`: it is.
+pub(super) fn goes_on(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    held: &mut Option<Held>,
+) -> Result<c_int, c_int> {
+    hold(w, conn, fd, held)?;
+    Ok(conn.descriptor(fd))
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         let errno = real::errno();

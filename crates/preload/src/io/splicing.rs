@@ -155,6 +155,7 @@ pub(crate) fn splice_in(
             Err(Put::Shut) => return shut(w, conn, fd, 0, 0),
             Err(Put::Failed(libc::EPIPE)) => return broken_pipe(0, 0),
             Err(Put::Kernel | Put::Lost | Put::All) => {
+                let fd = held::goes_on(w, conn, fd, &mut held)?;
                 ready::changed(w, conn);
                 // SAFETY: no offsets: both ends are streams.
                 return outcome(unsafe {

@@ -1,0 +1,56 @@
+//! Calls in whose middle another thread closes their connection. (These tests are a program under the library.)
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+
+use super::*;
+
+/// A connection of this process with itself, and whether it has left TCP.
+fn connected() -> ([TcpStream; 2], bool) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let mut far = listener.accept().unwrap().0;
+    let mut is_attached = false;
+    for _ in 0..3 {
+        near.write_all(b"?").unwrap();
+        far.read_exact(&mut [0]).unwrap();
+        far.write_all(b"!").unwrap();
+        near.read_exact(&mut [0]).unwrap();
+        is_attached = fds::conn(near.as_raw_fd()).is_some_and(|c| c.phase() == Phase::Attached);
+    }
+    ([near, far], is_attached)
+}
+
+/// What an `iov` of these bytes is.
+fn iov(bytes: &mut [u8]) -> [iovec; 1] {
+    [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }]
+}
+
+/// A call that has been in a ring has still to do something in the kernel, and its number leads elsewhere meanwhile: by a
+/// thread that has closed the connection since the peer has answered what came of the call so far, and made another one.
+#[test]
+fn what_is_left_of_a_call_does_not_go_by_the_number_of_another_connection() {
+    let ([near, _far], is_attached) = connected();
+    if !is_attached {
+        return eprintln!("skipped: no board to be had here");
+    }
+    let ([other, mut its_peer], _) = connected();
+    let (w, fd) = (fds::world().unwrap(), near.as_raw_fd());
+    let conn = fds::conn(fd).unwrap();
+    // SAFETY: two descriptors of ours.
+    assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
+
+    // SAFETY: our own buffer.
+    let sent = unsafe { transmit_ring(w, conn, fd, &iov(&mut [b'x']), libc::MSG_NOSIGNAL, None) };
+    its_peer.set_nonblocking(true).unwrap();
+    let came = its_peer.read(&mut [0]).map_err(|e| e.kind());
+    assert_eq!((sent, came), (Err(libc::EBADF), Err(ErrorKind::WouldBlock)));
+
+    its_peer.write_all(b"y").unwrap();
+    let mut bytes = [0];
+    let into = iov(&mut bytes);
+    // SAFETY: our own buffer.
+    let got = unsafe { receive_ring(w, conn, fd, &into, libc::MSG_DONTWAIT, &mut None) };
+    assert_eq!((got, bytes), (Err(libc::EBADF), [0]));
+}
