@@ -431,13 +431,6 @@ impl Conn {
         }
     }
 
-    /// The descriptor of a call that began with `fd`: another one when that was closed meanwhile.
-    #[must_use]
-    pub fn descriptor(&self, fd: i32) -> i32 {
-        // Acquire: the duplicate is made before it is told. Pairs with the store of who closes.
-        self.kept.load(Ordering::Acquire).checked_sub(1).map_or(fd, u32::cast_signed)
-    }
-
     /// Whether another process may use this connection too.
     #[must_use]
     pub fn is_shared(&self, w: &World) -> bool {
@@ -472,6 +465,7 @@ impl Conn {
         if self.phase() != Phase::Attached {
             return self.elsewhere();
         }
+        let fd = self.descriptor(fd);
         let head = mine.head.load(Ordering::Relaxed);
         let tail = ring::tail(&peer.tail);
         if mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN == 0
@@ -674,8 +668,16 @@ impl Conn {
         wait::arm(&mine.wait, WaitWord::Cold(seq));
     }
 
-    /// Takes doorbells out of the TCP stream, at most as many as were announced.
+    /// Takes doorbells out of the TCP stream, at most as many as were announced. The caller holds the receive lock.
     pub fn drain_bells(&self, mine: &Half, peer: &Half, fd: i32) {
+        let fd = self.descriptor(fd);
+        if fd >= 0 {
+            self.take_bells(mine, peer, fd);
+        }
+    }
+
+    /// [`Self::drain_bells`], by the number that is about to be closed.
+    fn take_bells(&self, mine: &Half, peer: &Half, fd: i32) {
         if Self::before(mine, peer) > 0 {
             // They lie behind bytes of the stream.
             return;

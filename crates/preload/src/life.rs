@@ -429,12 +429,12 @@ fn drop_entry(w: &'static World, fd: c_int) -> Option<&'static Conn> {
             let alone = conn.closes_alone();
             // Who holds it beside descriptors is in a call.
             if !alone {
-                conn.await_calls(w);
                 if !move_fd(conn, fd) {
                     kept::keep(w, conn, fd);
                 } else if conn.inside.load(Ordering::Acquire) > 0 {
                     kept::keep_beside_others(conn, fd);
                 }
+                conn.await_calls(w);
             }
             if alone || conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
                 ready::forget(w, conn);

@@ -317,11 +317,12 @@ impl Set {
         }
         for (conn, which) in all {
             if let Some(e) = ends(w, conn) {
-                let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
                 if let Some(_held) = lock::lock_of(&e.mine.rx_lock, &e.mine.lent)
                     && ring::tail(&e.peer.tail) == e.mine.head.load(Ordering::Relaxed)
                     && !conn.is_mixed(e.mine, e.peer)
                 {
+                    // Not before: another thread may have closed that number.
+                    let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
                     conn.drain_bells(e.mine, e.peer, fd);
                 }
                 set_word(w, self, conn, e.mine);
@@ -409,10 +410,10 @@ impl Set {
                 self.is_fresh(w, r, e.mine, which);
             } else {
                 conn.kernel.fetch_and(!kernel::IN, Ordering::Relaxed);
-                self.drain(w, conn, &e, fd);
+                self.drain(w, conn, &e);
             }
         } else {
-            self.drain(w, conn, &e, fd);
+            self.drain(w, conn, &e);
         }
         // The end may have been reported already, when the peer said so itself.
         let told = end_flags(e.peer) != 0
@@ -445,8 +446,10 @@ impl Set {
     }
 
     /// Takes doorbells out: in a cold set only when there is nothing left to read.
-    fn drain(&self, w: &World, conn: &Conn, e: &Ends, fd: c_int) {
+    fn drain(&self, w: &World, conn: &Conn, e: &Ends) {
         let Some(_held) = lock::lock_of(&e.mine.rx_lock, &e.mine.lent) else { return };
+        // Not before: another thread may have closed that number.
+        let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
         let empty = ring::tail(&e.peer.tail) == e.mine.head.load(Ordering::Relaxed);
         let cold = self.is_cold()
             || matches!(WaitWord::parse(e.mine.wait.load(Ordering::Relaxed)), WaitWord::Cold(_));

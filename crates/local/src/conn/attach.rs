@@ -1134,9 +1134,9 @@ impl Conn {
         if self.is_mixed(mine, peer) {
             return;
         }
-        match call::recv(fd, &mut byte, MSG_DONTWAIT | 2) {
+        match call::recv(self.descriptor(fd), &mut byte, MSG_DONTWAIT | 2) {
             Ok(1) => {}
-            Ok(_) | Err(11 | 4) => return,
+            Ok(_) | Err(11 | 4 | 9) => return,
             Err(errno) => return self.take_error(errno),
         }
         if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Acquire) {

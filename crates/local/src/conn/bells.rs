@@ -77,6 +77,7 @@ impl Conn {
         }
         // What is announced and what is sent must agree to the byte.
         let Some(_held) = lock::lock_of(&mine.bell_lock, &mine.lent) else { return false };
+        let fd = self.descriptor(fd);
         if !switch::announce(&mine.flags, &mine.bells, &mine.bell_owed) {
             return false;
         }
@@ -128,7 +129,7 @@ impl Conn {
             // this lock, and who takes it from now on sees that we have closed.
             let sent = peer.bell_lock.load(Ordering::Acquire) == 0;
             let last = sent || late || self.seems_gone(mine, peer) || Self::before(mine, peer) > 0;
-            self.drain_bells(mine, peer, fd);
+            self.take_bells(mine, peer, fd);
             if last || mine.drained.load(Ordering::Relaxed) == switch::announced(&peer.bells) {
                 return;
             }

@@ -3,8 +3,8 @@
 use super::attach::{DEAF, SIOCATMARK, SIOCINQ, SO_LINGER, SOL_SOCKET, is_closed};
 use super::links::unlink;
 use super::{
-    Conn, Half, Ordering, Phase, World, add64, call, flag, half_state, kernel, lock, offer,
-    options, ring,
+    Conn, Half, Ordering, Phase, World, add64, call, flag, full_fence, half_state, kernel, lock,
+    offer, options, ring,
 };
 use crate::board::Ends;
 use crate::brief;
@@ -152,15 +152,30 @@ impl Conn {
         true
     }
 
+    /// The descriptor of a call that began with `fd`: another one when that was closed meanwhile, or none (-1) when nothing
+    /// leads here any more. Who asks under a lock for which a close [waits](Self::await_calls) has it until he frees that.
+    #[inline]
+    #[must_use]
+    pub fn descriptor(&self, fd: i32) -> i32 {
+        // Acquire: the duplicate is made before it is told. Pairs with the store of who closes.
+        match self.kept.load(Ordering::Acquire).checked_sub(1) {
+            Some(kept) => kept.cast_signed(),
+            None if self.refs.load(Ordering::Acquire) == 0 => -1,
+            None => fd,
+        }
+    }
+
     /// Waits for other threads that have sent, received or ended a direction, as the peer may have seen already, and have still
     /// to ring for it: the number by which they would may be another file's soon, which would get a doorbell among its
-    /// bytes, and the half another connection's. In the kernel a call has the file, whatever becomes of its number.
+    /// bytes, and the half another connection's. Who comes after that finds [another number](Self::descriptor), or none. In the kernel a call has the file, whatever becomes of its number.
     pub fn await_calls(&self, w: &World) {
         let Some((_, mine)) = self.my_half(w) else { return };
         // Who is not trusted could have each close take that long; and of those no two threads are at one.
         if w.board.map.is_foreign() {
             return;
         }
+        // Either we see who has a lock, or he sees that the number goes. Pairs with `descriptor`.
+        full_fence();
         for word in [&self.ending, &mine.tx_lock, &mine.rx_lock, &mine.bell_lock] {
             lock::outlast(word, CALLS_NS);
         }
@@ -262,7 +277,7 @@ impl Conn {
         let doubtful = unread || abort || flags & DEAF == DEAF || hints & kernel::HUP != 0;
         let over = doubtful && peer_flags & flag::CLOSED == 0 && is_closed(fd);
         let both = peer_flags & flags & flag::SHUT != 0;
-        self.drain_bells(half, peer, fd);
+        self.take_bells(half, peer, fd);
         let reset = (unread || abort) && !both && !over;
         // Nobody holds the other end any more, and what it sent last is ours or lost: the two kernel
         // sockets need not part in four packets and a minute of TIME_WAIT.

@@ -89,7 +89,7 @@ impl Conn {
         self.because_asked(w, mine);
         let socket = || self.descriptor(fd);
         if let Err(hole) = self.replay(w, &socket, mine, peer, from) {
-            self.is_not_whole(w, fd, mine, hole);
+            self.is_not_whole(w, socket(), mine, hole);
         }
         true
     }
@@ -420,7 +420,7 @@ impl Conn {
             if peer.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0 {
                 self.go_down_for(w, fd, mine, peer);
             } else {
-                self.go_down_full(w, fd, mine, peer);
+                self.go_down_full(w, self.descriptor(fd), mine, peer);
             }
         }
     }
@@ -494,6 +494,7 @@ impl Conn {
     pub fn demote_sender(&'static self, w: &World, fd: i32, reason: Reason) {
         let Some((mine, peer)) = self.halves(w) else { return };
         let Some(_held) = lock::lock_of(&mine.tx_lock, &mine.lent) else { return };
+        let fd = self.descriptor(fd);
         if mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0 {
             Self::because(w, mine, reason);
             if self.goes_down_as_wanted(w, fd, mine, peer) {

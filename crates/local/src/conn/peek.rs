@@ -26,6 +26,7 @@ impl Conn {
             if self.phase() != Phase::Attached {
                 return self.elsewhere();
             }
+            let fd = self.descriptor(fd);
             self.answer_demotion(w, fd, mine, peer);
             self.look_ahead(w, fd, mine, peer, to, flags & MSG_TRUNC)
         };
@@ -150,6 +151,7 @@ impl Conn {
         let (mine, peer) = self.halves(w).ok_or(Got::Kernel)?;
         self.note_fork(w, mine);
         let _held = lock::lock_own(&mine.rx_lock, &mine.lent, is_own(mine)).ok_or(Got::Kernel)?;
+        let fd = self.descriptor(fd);
         let head = mine.head.load(Ordering::Relaxed);
         let tail = ring::tail(&peer.tail);
         if self.phase() != Phase::Attached

@@ -25,6 +25,7 @@ impl Conn {
         let Some(_held) = held.or_else(|| self.lock_if_left(w, &mine.tx_lock, &mine.lent)) else {
             return Put::Full;
         };
+        let fd = self.descriptor(fd);
         self.misses_reader(fd, mine, peer);
         let all = from.left();
         if let Some(put) = self.send_refused(w, fd, mine, peer) {
@@ -99,6 +100,7 @@ impl Conn {
         let held = lock::lock_of(&mine.tx_lock, &mine.lent);
         let _held =
             held.or_else(|| self.lock_if_left(w, &mine.tx_lock, &mine.lent)).ok_or(Put::Full)?;
+        let fd = self.descriptor(fd);
         self.misses_reader(fd, mine, peer);
         if let Some(put) = self.send_refused(w, fd, mine, peer) {
             return Err(put);

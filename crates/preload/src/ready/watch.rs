@@ -625,7 +625,7 @@ impl Set {
         if !self.is_cold() {
             set_word(w, self, conn, e.mine);
             if !conn.is_mixed(e.mine, e.peer) && conn.sleepers(e.mine) == 0 {
-                self.drain(w, conn, e, conn.fd.load(Ordering::Relaxed).cast_signed());
+                self.drain(w, conn, e);
             }
         }
     }

@@ -1,10 +1,15 @@
 //! How a connection ends beside threads that are in the middle of something on it.
 
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::AtomicBool;
 
+use sys::iov::Buffers;
 use sys::sync::AtomicU32;
 
 use super::*;
+use crate::conn::Put;
 use crate::conn::taken::tests::{End, ends};
 
 /// Two ends that have both left TCP.
@@ -96,6 +101,49 @@ fn who_closes_waits_for_one_that_ends_a_direction() {
         assert!(closing.join().unwrap(), "the number is another file's before");
     });
     server.conn.closing(server.w, server.fd());
+}
+
+/// A call has looked at its number when another thread closes that: what keeps the connection open for the call is where its
+/// doorbells go, and where those of the peer are taken from. With no call under way there is nothing.
+#[test]
+fn under_a_lock_nobody_goes_by_a_number_that_was_closed() {
+    let [client, server] = attached();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut its_peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    its_peer.write_all(b"y").unwrap();
+    eventually_has(other.as_raw_fd(), 1);
+    let [mine, theirs] = [&client, &server].map(|end| end.conn.my_half(end.w).unwrap().1);
+    let sends = |end: &End, fd| Buffers::over(&mut [1], |from| end.conn.send(end.w, fd, from));
+
+    client.conn.kept.store(client.fd().cast_unsigned() + 1, Ordering::Relaxed);
+    server.conn.arm_cold(server.w, theirs);
+    assert_eq!(sends(&client, other.as_raw_fd()), Put::All);
+    eventually_has(server.fd(), 1);
+    client.conn.arm_cold(client.w, mine);
+    assert_eq!(sends(&server, server.fd()), Put::All);
+    eventually_has(client.fd(), 1);
+    client.conn.drain(client.w, other.as_raw_fd());
+    assert_eq!(queued(client.fd()), 0, "the doorbell is there");
+
+    client.conn.kept.store(0, Ordering::Relaxed);
+    client.conn.refs.store(0, Ordering::Relaxed);
+    server.conn.arm_cold(server.w, theirs);
+    let _ = sends(&client, other.as_raw_fd());
+    call::pause_ms(10);
+    assert_eq!([&other, &its_peer].map(|end| queued(end.as_raw_fd())), [1, 0]);
+}
+
+fn queued(fd: i32) -> i32 {
+    call::ioctl_int(fd, SIOCINQ).unwrap()
+}
+
+fn eventually_has(fd: i32, bytes: i32) {
+    let deadline = call::now_ns() + 10_000_000_000;
+    while queued(fd) != bytes {
+        assert!(call::now_ns() < deadline, "{} bytes and not {bytes}", queued(fd));
+        call::sched_yield();
+    }
 }
 
 fn is_free(word: &AtomicU32) -> bool {
