@@ -930,7 +930,7 @@ impl Conn {
         }
     }
 
-    /// `shutdown()` of an attached connection. `None`: the kernel has the answer.
+    /// [`Self::shuts_down`], but for the kernel's part. `None`: that is to be done, and has the answer.
     pub fn shutdown(
         &'static self,
         w: &World,

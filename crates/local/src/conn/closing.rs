@@ -165,6 +165,25 @@ impl Conn {
         }
     }
 
+    /// `shutdown()` of an attached connection. What the kernel does of it comes behind what the peer is told: who closes waits
+    /// for that too, or it would be done to whatever has the number by then.
+    ///
+    /// # Errors
+    ///
+    /// The errno of the call.
+    pub fn shuts_down(
+        &'static self,
+        w: &World,
+        fd: i32,
+        read: bool,
+        write: bool,
+    ) -> Result<(), i32> {
+        let _ending = lock::lock(&self.ending);
+        let how = if read && write { 2 } else { i32::from(write) };
+        let by_kernel = || call::shutdown(self.descriptor(fd), how);
+        self.shutdown(w, fd, read, write).unwrap_or_else(by_kernel)
+    }
+
     /// Waits for other threads that have sent, received or ended a direction, as the peer may have seen already, and have still
     /// to ring for it: the number by which they would may be another file's soon, which would get a doorbell among its
     /// bytes, and the half another connection's. Who comes after that finds [another number](Self::descriptor), or none. In the kernel a call has the file, whatever becomes of its number.

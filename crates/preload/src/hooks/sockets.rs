@@ -108,18 +108,15 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
             io::keep_tcp(w, conn, fd, Reason::Short);
         }
         if conn.phase() == Phase::Attached {
-            match conn.shutdown(w, fd, how != libc::SHUT_WR, how != libc::SHUT_RD) {
-                Some(Ok(())) => {
-                    ready::woken(w, conn);
-                    return 0;
-                }
-                Some(Err(errno)) => {
-                    ready::woken(w, conn);
+            let done = conn.shuts_down(w, fd, how != libc::SHUT_WR, how != libc::SHUT_RD);
+            ready::woken(w, conn);
+            return done.map_or_else(
+                |errno| {
                     real::set_errno(errno);
-                    return -1;
-                }
-                None => ready::woken(w, conn),
-            }
+                    -1
+                },
+                |()| 0,
+            );
         }
     }
     // SAFETY: libc's contract, handed on.

@@ -146,6 +146,18 @@ fn eventually_has(fd: i32, bytes: i32) {
     }
 }
 
+/// Our direction is back on TCP: its end is the kernel's, which does it behind what the peer is told.
+#[test]
+fn who_closes_waits_for_an_end_that_is_the_kernels() {
+    let [client, server] = attached();
+    client.conn.demote_sender(client.w, client.fd(), crate::Reason::Urgent);
+    let done = client.conn.shuts_down(client.w, client.fd(), false, true);
+    assert_eq!((done, call::ended(server.fd())), (Ok(()), true));
+    // Nor is it done by a number that is another file's.
+    client.conn.refs.store(0, Ordering::Relaxed);
+    assert_eq!(client.conn.shuts_down(client.w, client.fd(), true, true), Err(9));
+}
+
 fn is_free(word: &AtomicU32) -> bool {
     word.load(Ordering::Acquire) == 0
 }
