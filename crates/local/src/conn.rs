@@ -277,6 +277,8 @@ pub struct Conn {
     counting: AtomicU32,
     /// Held by a thread that ends a direction, over all that it does for that.
     ending: AtomicU32,
+    /// Held by a thread that does something by a number: see [`Self::by_number`].
+    numbered: AtomicU32,
     /// 1: the SMC option was asked for, on a socket that connects or listens; 2: it was not, although it
     /// could have been.
     pub opted: AtomicU32,
@@ -328,6 +330,7 @@ impl Conn {
             &self.in_poll,
             &self.counting,
             &self.ending,
+            &self.numbered,
             &self.options,
             &self.kept,
             &self.opted,

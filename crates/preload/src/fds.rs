@@ -101,6 +101,18 @@ pub(crate) fn conn(fd: i32) -> Option<&'static Conn> {
     Some(unsafe { &*((word & !KIND) as *const Conn) })
 }
 
+/// Whether `fd` leads to this connection.
+pub(crate) fn leads_to(fd: i32, conn: &Conn) -> bool {
+    self::conn(fd).is_some_and(|found| std::ptr::eq(found, conn))
+}
+
+/// Does something in the kernel by a number that leads to this connection, which nobody closes meanwhile; `None`: it
+/// does not.
+pub(crate) fn by_number<T>(conn: &Conn, fd: i32, what: impl FnOnce() -> T) -> Option<T> {
+    let _numbered = conn.by_number();
+    leads_to(fd, conn).then(what)
+}
+
 /// The event set of `fd`.
 #[inline]
 pub(crate) fn set(fd: i32) -> Option<&'static Set> {

@@ -463,12 +463,13 @@ pub(crate) fn put_over(
         }
     });
     ready::lift(conn);
-    // Who closes one of them takes it out of the table first, and then waits for us.
-    let is_it = |fd: &c_int| fds::conn(*fd).is_some_and(|c| std::ptr::eq(c, conn));
-    for other in all.into_iter().filter(is_it) {
-        let cloexec = call::getfd(other).is_ok_and(|f| f & libc::FD_CLOEXEC != 0);
-        let over = if cloexec { libc::O_CLOEXEC } else { 0 };
-        call::dup_over(new, other, over).map_err(|_| Reason::NoEngine)?;
+    for other in all {
+        // Who closes one of them takes it out of the table first, and then waits for us.
+        let placed = fds::by_number(conn, other, || {
+            let cloexec = call::getfd(other).is_ok_and(|f| f & libc::FD_CLOEXEC != 0);
+            call::dup_over(new, other, if cloexec { libc::O_CLOEXEC } else { 0 })
+        });
+        placed.unwrap_or(Ok(())).map_err(|_| Reason::NoEngine)?;
     }
     ready::put_down(w, conn);
     Ok(())

@@ -184,18 +184,32 @@ impl Conn {
         self.shutdown(w, fd, read, write).unwrap_or_else(by_kernel)
     }
 
+    /// For who does something in the kernel by a number that the table of descriptors leads here by, as it says after this: what
+    /// closes it takes it out of the table first, and waits then until this is dropped. Nothing that others wait for with
+    /// a lock is to be waited for meanwhile. `None`: this very thread has it, and a handler of its own has interrupted it.
+    #[must_use]
+    pub fn by_number(&self) -> Option<lock::Held<'_>> {
+        let held = lock::lock(&self.numbered);
+        // Pairs with `await_calls`.
+        full_fence();
+        held
+    }
+
     /// Waits for other threads that have sent, received or ended a direction, as the peer may have seen already, and have still
     /// to ring for it: the number by which they would may be another file's soon, which would get a doorbell among its
     /// bytes, and the half another connection's. Who comes after that finds [another number](Self::descriptor), or none. In the kernel a call has the file, whatever becomes of its number.
     pub fn await_calls(&self, w: &World) {
+        // Either we see who has a lock, or he sees that the number goes. Pairs with `descriptor` and `by_number`.
+        full_fence();
+        for word in [&self.ending, &self.numbered] {
+            lock::outlast(word, CALLS_NS);
+        }
         let Some((_, mine)) = self.my_half(w) else { return };
         // Who is not trusted could have each close take that long; and of those no two threads are at one.
         if w.board.map.is_foreign() {
             return;
         }
-        // Either we see who has a lock, or he sees that the number goes. Pairs with `descriptor`.
-        full_fence();
-        for word in [&self.ending, &mine.tx_lock, &mine.rx_lock, &mine.bell_lock] {
+        for word in [&mine.tx_lock, &mine.rx_lock, &mine.bell_lock] {
             lock::outlast(word, CALLS_NS);
         }
     }

@@ -267,6 +267,7 @@ impl Conn {
         self.in_poll.store(calls.polling, Ordering::Relaxed);
         self.counting.store(0, Ordering::Relaxed);
         self.ending.store(0, Ordering::Relaxed);
+        self.numbered.store(0, Ordering::Relaxed);
         self.ends.word().store(0, Ordering::Relaxed);
         self.begun.word().store(0, Ordering::Relaxed);
     }

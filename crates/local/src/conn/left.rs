@@ -19,6 +19,7 @@ impl Conn {
     pub fn free_left_locks(&self, w: &World) {
         lock::free_if_left(&self.counting);
         lock::free_if_left(&self.ending);
+        lock::free_if_left(&self.numbered);
         let Some((_, mine)) = self.my_half(w) else { return };
         if let Some(_held) = lock::take_if_left(&mine.rx_lock)
             // Who is in the kernel still counts by itself what it has got there, once it has the lock. The last to

@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 
 use super::*;
 
@@ -53,4 +54,44 @@ fn what_is_left_of_a_call_does_not_go_by_the_number_of_another_connection() {
     // SAFETY: our own buffer.
     let got = unsafe { receive_ring(w, conn, fd, &into, libc::MSG_DONTWAIT, &mut None) };
     assert_eq!((got, bytes), (Err(libc::EBADF), [0]));
+}
+
+/// An event loop is about to take a registration out of the kernel that the program has taken out, and another thread closes
+/// the connection: the number is another file's, and so is what it has in the set.
+#[test]
+fn a_registration_is_not_taken_out_by_the_number_of_another_file() {
+    let ([near, mut far], is_attached) = connected();
+    if !is_attached {
+        return eprintln!("skipped: no board to be had here");
+    }
+    let (other, mut its_peer) = UnixStream::pair().unwrap();
+    let fd = near.as_raw_fd();
+    let conn = fds::conn(fd).unwrap();
+    // SAFETY: a plain call.
+    let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 7 };
+    let mut change = |op, fd| {
+        // SAFETY: a valid place.
+        unsafe { libc::epoll_ctl(set, op, fd, &raw mut event) }
+    };
+    assert_eq!(change(libc::EPOLL_CTL_ADD, fd), 0);
+    assert_eq!(change(libc::EPOLL_CTL_DEL, fd), 0);
+    let kept = conn.sets[0].parked.load(Ordering::Relaxed);
+    assert_ne!(kept, 0, "it has been taken out in the kernel as well");
+    // SAFETY: two descriptors of ours.
+    assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
+    assert_eq!(change(libc::EPOLL_CTL_ADD, fd), 0);
+
+    // As who has looked at it before sees it.
+    conn.sets[0].parked.store(kept, Ordering::Relaxed);
+    ready::unpark(conn, 0);
+    its_peer.write_all(b"y").unwrap();
+    let mut told = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: a valid place for one.
+    assert_eq!(unsafe { libc::epoll_wait(set, &raw mut told, 1, 5000) }, 1);
+    assert_eq!({ told.u64 }, 7);
+    far.set_nonblocking(true).unwrap();
+    assert_eq!(far.read(&mut [0]).ok(), Some(0), "it is closed");
+    // SAFETY: ours.
+    assert_eq!(unsafe { libc::close(set) }, 0);
 }

@@ -28,11 +28,12 @@ pub(super) fn stands(set: &Set, conn: &Conn, r: &Registration) -> bool {
 
 /// Has something done with a registration, by the number that it was made under. `false`: that is another file's now.
 fn under_its_number(conn: &Conn, r: &Registration, what: impl FnOnce(c_int) -> bool) -> bool {
+    let _numbered = conn.by_number();
     let fd = r.fd.load(Ordering::Relaxed).cast_signed();
-    if leads_to(conn, fd) {
+    if fds::leads_to(fd, conn) {
         return what(fd);
     }
-    let other = conn.fd.load(Ordering::Relaxed).cast_signed();
+    let other = conn.descriptor(conn.fd.load(Ordering::Relaxed).cast_signed());
     let Ok(new) = call::dup_above(other, fd) else { return false };
     let done = new == fd && what(fd);
     let _ = call::close(new);
@@ -100,14 +101,9 @@ pub(crate) fn lift(conn: &'static Conn) {
     for (which, set) in registrations(conn) {
         let fd = conn.sets[which].fd.load(Ordering::Relaxed).cast_signed();
         // Another file may have the number by now; then the kernel forgets it with the socket.
-        if leads_to(conn, fd) {
-            let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
-        }
+        let _ =
+            fds::by_number(conn, fd, || call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_DEL, fd, 0, 0));
     }
-}
-
-fn leads_to(conn: &Conn, fd: c_int) -> bool {
-    fds::conn(fd).is_some_and(|c| std::ptr::eq(c, conn))
 }
 
 /// The other socket has taken the place: [`lift`] in reverse.
@@ -115,17 +111,18 @@ pub(crate) fn put_down(w: &World, conn: &'static Conn) {
     for (which, set) in registrations(conn) {
         once::follow_others(w, conn, which);
         let r = &conn.sets[which];
-        let mut fd = r.fd.load(Ordering::Relaxed).cast_signed();
-        if !leads_to(conn, fd) {
-            // Nobody can name the registration any more: it may be under any number that leads here.
-            fd = conn.fd.load(Ordering::Relaxed).cast_signed();
-        }
         let (mut events, mut data) =
             (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
         if events & ONESHOT != 0 && r.flags.load(Ordering::Relaxed) & reg::DISABLED != 0 {
             // It has fired. The kernel cannot be given a registration that has: what it says of this one is for us alone.
             let Some(tag) = tag_of(w, conn, which) else { continue };
             (events, data) = (ONESHOT, tag);
+        }
+        let _numbered = conn.by_number();
+        let mut fd = r.fd.load(Ordering::Relaxed).cast_signed();
+        if !fds::leads_to(fd, conn) {
+            // Nobody can name the registration any more: it may be under any number that leads here.
+            fd = conn.descriptor(conn.fd.load(Ordering::Relaxed).cast_signed());
         }
         let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_ADD, fd, events & !EXCLUSIVE, data);
         r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);

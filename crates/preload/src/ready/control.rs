@@ -169,8 +169,10 @@ fn add(
     if exclusive {
         // The kernel changes no such registration, and we have to. An ordinary one wakes at least
         // those that this one would.
-        let _ = call::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
-        let _ = call::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events & !EXCLUSIVE, data);
+        let _ = fds::by_number(conn, fd, || {
+            let _ = call::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            call::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events & !EXCLUSIVE, data)
+        });
     }
     fill(&conn.sets[which], set, fd, event);
     set.disturb(w);

@@ -86,7 +86,8 @@ pub(crate) fn unpark(conn: &Conn, which: usize) {
     // SAFETY: sets are never unmapped.
     let set = unsafe { &*(at as *const Set) };
     let fd = r.fd.load(Ordering::Relaxed).cast_signed();
-    let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
+    // With its number the kernel forgets it by itself.
+    let _ = fds::by_number(conn, fd, || call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_DEL, fd, 0, 0));
 }
 
 /// All registrations of a connection that are parked.

@@ -158,6 +158,27 @@ fn who_closes_waits_for_an_end_that_is_the_kernels() {
     assert_eq!(client.conn.shuts_down(client.w, client.fd(), true, true), Err(9));
 }
 
+/// Nor before who has found that its number leads here has done something by that.
+#[test]
+fn who_closes_waits_for_one_that_goes_by_the_number() {
+    let [client, server] = attached();
+    let (begun, done) = (&AtomicBool::new(false), &AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _numbered = client.conn.by_number();
+            begun.store(true, Ordering::Release);
+            call::pause_ms(100);
+            done.store(true, Ordering::Relaxed);
+        });
+        while !begun.load(Ordering::Acquire) {
+            call::sched_yield();
+        }
+        client.conn.closing(client.w, client.fd());
+        assert!(done.load(Ordering::Relaxed), "the number is another file's before");
+    });
+    server.conn.closing(server.w, server.fd());
+}
+
 fn is_free(word: &AtomicU32) -> bool {
     word.load(Ordering::Acquire) == 0
 }
