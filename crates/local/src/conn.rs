@@ -465,10 +465,10 @@ impl Conn {
         let Some(_held) = held.or_else(|| self.lock_if_left(w, &mine.rx_lock, &mine.lent)) else {
             return Got::Empty;
         };
-        if self.phase() != Phase::Attached {
+        let fd = self.descriptor(fd);
+        if self.phase() != Phase::Attached || fd < 0 {
             return self.elsewhere();
         }
-        let fd = self.descriptor(fd);
         let head = mine.head.load(Ordering::Relaxed);
         let tail = ring::tail(&peer.tail);
         if mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN == 0

@@ -449,7 +449,10 @@ impl Set {
     fn drain(&self, w: &World, conn: &Conn, e: &Ends) {
         let Some(_held) = lock::lock_of(&e.mine.rx_lock, &e.mine.lent) else { return };
         // Not before: another thread may have closed that number.
-        let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
+        let fd = conn.descriptor(conn.fd.load(Ordering::Relaxed).cast_signed());
+        if fd < 0 {
+            return;
+        }
         let empty = ring::tail(&e.peer.tail) == e.mine.head.load(Ordering::Relaxed);
         let cold = self.is_cold()
             || matches!(WaitWord::parse(e.mine.wait.load(Ordering::Relaxed)), WaitWord::Cold(_));

@@ -78,7 +78,7 @@ impl Conn {
         // What is announced and what is sent must agree to the byte.
         let Some(_held) = lock::lock_of(&mine.bell_lock, &mine.lent) else { return false };
         let fd = self.descriptor(fd);
-        if !switch::announce(&mine.flags, &mine.bells, &mine.bell_owed) {
+        if fd < 0 || !switch::announce(&mine.flags, &mine.bells, &mine.bell_owed) {
             return false;
         }
         // Either we see that the peer has closed, or it sees what we have announced. Pairs with `bells_come_in`.

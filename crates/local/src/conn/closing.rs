@@ -201,17 +201,20 @@ impl Conn {
     pub fn await_calls(&self, w: &World) {
         // Either we see who has a lock, or he sees that the number goes. Pairs with `descriptor` and `by_number`.
         full_fence();
-        for word in [&self.ending, &self.numbered] {
-            lock::outlast(word, CALLS_NS);
-        }
+        let mut patience = CALLS_NS;
+        let mut outlast = |word| {
+            if !lock::outlast(word, patience) {
+                // Once is enough.
+                patience = 0;
+            }
+        };
+        [&self.ending, &self.numbered].into_iter().for_each(&mut outlast);
         let Some((_, mine)) = self.my_half(w) else { return };
         // Who is not trusted could have each close take that long; and of those no two threads are at one.
         if w.board.map.is_foreign() {
             return;
         }
-        for word in [&mine.tx_lock, &mine.rx_lock, &mine.bell_lock] {
-            lock::outlast(word, CALLS_NS);
-        }
+        [&mine.tx_lock, &mine.rx_lock, &mine.bell_lock].into_iter().for_each(outlast);
     }
 
     /// Whether another thread is attaching it, or switching our direction.

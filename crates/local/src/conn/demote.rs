@@ -415,6 +415,7 @@ impl Conn {
             return;
         }
         if let Some(_held) = lock::lock_of(&mine.tx_lock, &mine.lent)
+            && self.descriptor(fd) >= 0
             && mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0
         {
             if peer.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0 {
@@ -495,7 +496,7 @@ impl Conn {
         let Some((mine, peer)) = self.halves(w) else { return };
         let Some(_held) = lock::lock_of(&mine.tx_lock, &mine.lent) else { return };
         let fd = self.descriptor(fd);
-        if mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0 {
+        if fd >= 0 && mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0 {
             Self::because(w, mine, reason);
             if self.goes_down_as_wanted(w, fd, mine, peer) {
                 return;

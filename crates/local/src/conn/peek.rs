@@ -23,10 +23,10 @@ impl Conn {
             else {
                 return Got::Empty;
             };
-            if self.phase() != Phase::Attached {
+            let fd = self.descriptor(fd);
+            if self.phase() != Phase::Attached || fd < 0 {
                 return self.elsewhere();
             }
-            let fd = self.descriptor(fd);
             self.answer_demotion(w, fd, mine, peer);
             self.look_ahead(w, fd, mine, peer, to, flags & MSG_TRUNC)
         };
@@ -155,6 +155,7 @@ impl Conn {
         let head = mine.head.load(Ordering::Relaxed);
         let tail = ring::tail(&peer.tail);
         if self.phase() != Phase::Attached
+            || fd < 0
             || mine.flags.load(Ordering::Relaxed) & (flag::CLOSED | flag::WANT_DOWN) != 0
             || tail == head
             || !self.in_ring(mine, peer)

@@ -26,6 +26,9 @@ impl Conn {
             return Put::Full;
         };
         let fd = self.descriptor(fd);
+        if fd < 0 {
+            return Put::Kernel;
+        }
         self.misses_reader(fd, mine, peer);
         let all = from.left();
         if let Some(put) = self.send_refused(w, fd, mine, peer) {
@@ -101,6 +104,9 @@ impl Conn {
         let _held =
             held.or_else(|| self.lock_if_left(w, &mine.tx_lock, &mine.lent)).ok_or(Put::Full)?;
         let fd = self.descriptor(fd);
+        if fd < 0 {
+            return Err(Put::Kernel);
+        }
         self.misses_reader(fd, mine, peer);
         if let Some(put) = self.send_refused(w, fd, mine, peer) {
             return Err(put);

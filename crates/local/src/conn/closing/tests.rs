@@ -9,8 +9,8 @@ use sys::iov::Buffers;
 use sys::sync::AtomicU32;
 
 use super::*;
-use crate::conn::Put;
 use crate::conn::taken::tests::{End, ends};
+use crate::conn::{Got, Put};
 
 /// Two ends that have both left TCP.
 fn attached() -> [End; 2] {
@@ -129,8 +129,12 @@ fn under_a_lock_nobody_goes_by_a_number_that_was_closed() {
     client.conn.kept.store(0, Ordering::Relaxed);
     client.conn.refs.store(0, Ordering::Relaxed);
     server.conn.arm_cold(server.w, theirs);
-    let _ = sends(&client, other.as_raw_fd());
-    call::pause_ms(10);
+    // Nor is anything done to the half, which may be another connection's by then.
+    let sent = mine.sent.load(Ordering::Relaxed);
+    assert_eq!(sends(&client, other.as_raw_fd()), Put::Kernel);
+    assert_eq!(mine.sent.load(Ordering::Relaxed), sent);
+    let got = Buffers::over(&mut [0], |to| client.conn.recv(client.w, client.fd(), to, 0));
+    assert_eq!(got, Got::Kernel);
     assert_eq!([&other, &its_peer].map(|end| queued(end.as_raw_fd())), [1, 0]);
 }
 
