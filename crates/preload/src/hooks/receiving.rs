@@ -320,6 +320,10 @@ pub unsafe extern "C-unwind" fn recvmmsg(
     let mut done = 0;
     let mut left = 0;
     for i in 0..n {
+        if done > 0 && !fds::leads_to(fd, conn) {
+            // Another thread has closed it: what comes next by this number is not this call's.
+            break;
+        }
         // SAFETY: the caller's promise.
         let m = unsafe { &mut *msgs.add(i as usize) };
         // SAFETY: libc's contract, handed on.

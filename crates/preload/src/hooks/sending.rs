@@ -151,7 +151,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(
         // SAFETY: libc's contract, handed on.
         return unsafe { real::sendmmsg(fd, msgs, n, flags) };
     }
-    if active(fd).is_none() {
+    let Some((_, conn)) = active(fd) else {
         for i in 0..n.min(1024) {
             // SAFETY: the caller's promise.
             let m = unsafe { &*msgs.add(i as usize) };
@@ -162,9 +162,13 @@ pub unsafe extern "C-unwind" fn sendmmsg(
         }
         // SAFETY: libc's contract, handed on.
         return unsafe { real::sendmmsg(fd, msgs, n, flags) };
-    }
+    };
     let mut done = 0;
     for i in 0..n.min(1024) {
+        if done > 0 && !fds::leads_to(fd, conn) {
+            // Another thread has closed it, whose peer has answered: what follows is not for whatever has the number now.
+            break;
+        }
         // SAFETY: the caller's promise.
         let m = unsafe { &mut *msgs.add(i as usize) };
         // SAFETY: libc's contract, handed on.

@@ -95,3 +95,39 @@ fn a_registration_is_not_taken_out_by_the_number_of_another_file() {
     // SAFETY: ours.
     assert_eq!(unsafe { libc::close(set) }, 0);
 }
+
+/// The first of several messages has been read and answered, and another thread has closed the connection for that.
+#[test]
+fn messages_of_one_call_do_not_go_to_different_connections() {
+    const LEN: usize = 16 << 20;
+    let ([near, mut far], is_attached) = connected();
+    if !is_attached {
+        return eprintln!("skipped: no board to be had here");
+    }
+    let ([other, mut its_peer], _) = connected();
+    let fd = near.as_raw_fd();
+    let conn = fds::conn(fd).unwrap();
+    let sending = std::thread::spawn(move || {
+        let (mut long, mut short) = (vec![7; LEN], [b'x']);
+        let mut parts = [iov(&mut long), iov(&mut short)];
+        let mut messages = parts.each_mut().map(|part| {
+            // SAFETY: all zeros is a message of nothing.
+            let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            message.msg_hdr.msg_iov = part.as_mut_ptr();
+            message.msg_hdr.msg_iovlen = part.len();
+            message
+        });
+        // SAFETY: two messages of our own buffers.
+        unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), 2, libc::MSG_NOSIGNAL) }
+    });
+    // Its ring is full.
+    while conn.inside.load(Ordering::Relaxed) == 0 {
+        call::sched_yield();
+    }
+    // SAFETY: two descriptors of ours.
+    assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
+    far.read_exact(&mut vec![0; LEN]).unwrap();
+    assert_eq!(sending.join().unwrap(), 1);
+    its_peer.set_nonblocking(true).unwrap();
+    assert_eq!(its_peer.read(&mut [0]).map_err(|e| e.kind()), Err(ErrorKind::WouldBlock));
+}
