@@ -678,6 +678,8 @@ fn sleep_in_kernel(
     left: Option<c_int>,
 ) -> Result<(), c_int> {
     let mut flags = libc::MSG_PEEK;
+    // Another thread may have closed the number while we armed: who sleeps by what it leads to then is woken by nobody.
+    let fd = conn.descriptor(fd);
     if let Some(ms) = left {
         let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
         // SAFETY: one descriptor in a valid place.
