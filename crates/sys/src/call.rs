@@ -106,8 +106,8 @@ macro_rules! call {
         let args = [$($a as usize),*];
         let mut all = [0usize; 6];
         all[..args.len()].copy_from_slice(&args);
-        // SAFETY: each use below passes valid pointers or plain numbers.
         crate::delays::here();
+        // SAFETY: each use below passes valid pointers or plain numbers.
         let done = check(unsafe { raw(libc::$n, all) });
         crate::delays::here();
         done

@@ -6,10 +6,9 @@
 
 #[cfg(feature = "delays")]
 mod stopping {
-    use std::cell::Cell;
-    use std::sync::atomic::{AtomicU32, Ordering};
-
     use crate::call::raw;
+    use crate::sync::{AtomicU32, Ordering};
+    use std::cell::Cell;
 
     /// One in so many places stops its thread; 0: none.
     static EVERY: AtomicU32 = AtomicU32::new(0);
@@ -47,7 +46,8 @@ mod stopping {
             if x == 0 {
                 // SAFETY: a call without arguments.
                 let tid = unsafe { raw(libc::SYS_gettid, [0; 6]) }.cast_unsigned() as u64;
-                x = (tid + 1) * 0x9e37_79b9_7f4a_7c15 ^ u64::from(SEED.load(Ordering::Relaxed));
+                x = (tid + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                x ^= u64::from(SEED.load(Ordering::Relaxed));
             }
             // Marsaglia's xorshift.
             x ^= x << 13;
@@ -56,7 +56,7 @@ mod stopping {
             chance.set(x);
             x >> 16
         });
-        if chance % u64::from(every) != 0 {
+        if !chance.is_multiple_of(u64::from(every)) {
             return;
         }
         let chance = chance / u64::from(every);
