@@ -1,7 +1,8 @@
 //! From a hash to the number of a record: open addressing in cache lines, growing while in use.
 //!
 //! A slot is 8 bytes, half of the hash and a record's number, so that a cache line holds eight and a
-//! search rarely leaves it. There is room for twice as many. When that ends, or the table is nearly
+//! search rarely leaves it. There is room for four times as many at least: a search that goes on behind its first slot was
+//! not foreseen, and what a core has begun meanwhile is lost. When that ends, or the table is nearly
 //! empty, or a search gets so long that somebody may have found out the key, a second table is begun, and
 //! each call moves a few slots: no call waits for the whole. Both are cut into segments that come when
 //! they are first written to and go when they are passed.
@@ -16,10 +17,13 @@ const MOVES: usize = if cfg!(loom) { 1 } else { 16 };
 /// What a move costs into a segment that comes with it, in slots: its memory is most likely new to the
 /// process. By another key the first moves go to a new one each.
 const SEGMENT_MOVES: usize = 8;
-/// A search of this many slots is no chance: at most half of the slots are in use.
+/// A search of this many slots is no chance: at most a quarter of the slots are in use.
 const SEARCH_MAX: usize = if cfg!(loom) { 2 } else { 128 };
-/// A table is too large when it has more than so many slots for each that is in use.
-const SPARSE: usize = if cfg!(loom) { 4 } else { 16 };
+/// Slots of a table that is in a core's second cache whatever else is there. Up to so many are used more freely.
+const NEAR_SLOTS: usize = 8192;
+/// A table is too large when it has more than so many times as many slots as one of a quarter of them would need. Twice
+/// that quarter: or it would shrink and grow again.
+const SPARSE: usize = if cfg!(loom) { 2 } else { 8 };
 /// For each slot of a table that is too large so many records come and go before it is left for a smaller one.
 const PATIENCE: usize = if cfg!(loom) { 0 } else { 4 };
 /// Slots that are looked at for a guess: nearly all searches end within so many.
@@ -33,6 +37,9 @@ struct Table {
     segments: Vec<Option<Box<[u64; SEGMENT]>>>,
     mask: usize,
     used: usize,
+    /// Records that there is room for, and of how many or more it is not too large.
+    most: usize,
+    least: usize,
     /// Segments that have come.
     made: usize,
 }
@@ -42,7 +49,12 @@ impl Table {
         debug_assert!(slots.is_power_of_two() && slots >= SLOTS_MIN);
         // Of zeros, which the system writes when they are first looked at.
         let segments = vec![None; slots / SEGMENT];
-        Self { segments, mask: slots - 1, used: 0, made: 0 }
+        let most = slots / Self::each(slots);
+        let least = match slots {
+            SLOTS_MIN => 0,
+            _ => (slots / SPARSE).div_ceil(Self::each(Self::fewer(slots))),
+        };
+        Self { segments, mask: slots - 1, used: 0, most, least, made: 0 }
     }
 
     /// Bytes that a table of so many slots takes once all of its segments have come.
@@ -53,6 +65,22 @@ impl Table {
 
     fn slots(&self) -> usize {
         self.mask + 1
+    }
+
+    /// How many of so many slots each record has at least.
+    const fn each(slots: usize) -> usize {
+        if cfg!(loom) {
+            2
+        } else if slots < NEAR_SLOTS {
+            8
+        } else {
+            4
+        }
+    }
+
+    /// Slots of the one that follows a table of so many that is too large.
+    const fn fewer(slots: usize) -> usize {
+        if slots / 4 > SLOTS_MIN { slots / 4 } else { SLOTS_MIN }
     }
 
     #[inline]
@@ -269,7 +297,7 @@ impl Index {
     }
 
     fn is_full(&self) -> bool {
-        (self.now.used + 1) * 2 > self.now.slots() && !self.is_moving()
+        self.now.used >= self.now.most && !self.is_moving()
     }
 
     /// Bytes that [`Self::begin_again`] takes.
@@ -280,18 +308,13 @@ impl Index {
     /// Bytes that [`Self::shrink`] takes at first; 0: it is not too large.
     #[inline]
     pub(crate) fn shrinkage(&self) -> u64 {
-        let few = self.now.slots() > SLOTS_MIN && self.now.used * SPARSE < self.now.slots();
-        if few && !self.is_moving() { Table::bytes(self.fewer()) } else { 0 }
-    }
-
-    /// Slots of the table that is begun then.
-    fn fewer(&self) -> usize {
-        (self.now.slots() / 4).max(SLOTS_MIN)
+        let is_too_large = self.now.used < self.now.least && !self.is_moving();
+        if is_too_large { Table::bytes(Table::fewer(self.now.slots())) } else { 0 }
     }
 
     /// Begins a smaller table.
     pub(crate) fn shrink(&mut self) {
-        self.begin(self.fewer(), false);
+        self.begin(Table::fewer(self.now.slots()), false);
     }
 
     /// Bytes that it has, for all segments of its tables.
@@ -379,7 +402,7 @@ impl Index {
     /// Whether [`Self::enter`] may be called: there is one table, with room.
     #[inline(always)]
     pub(crate) fn is_ready(&self) -> bool {
-        self.old.is_none() & ((self.now.used + 1) * 2 <= self.now.slots())
+        self.old.is_none() & (self.now.used < self.now.most)
     }
 
     /// [`Self::insert`], of which [`Self::is_ready`] said that it takes nothing more.

@@ -143,7 +143,7 @@ fn what_is_in_progress_goes_before_what_is_whole_in_a_burst() {
     };
     // A piece that is known by a table that is being left for a larger one.
     let mut seen = 0;
-    for waiting in 200..300 {
+    for waiting in 16..116 {
         let mut host = Host::new(&Config { copy_below: 0, ..Config::default() });
         host.push(&fragment(0, 16, true));
         for n in 0..waiting {
