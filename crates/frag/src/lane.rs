@@ -75,7 +75,8 @@ pub fn lane(room: u32) -> (Sender, Receiver) {
     let cells = cells(room);
     let cells = (0..cells).map(|_| Cell::default()).collect();
     let lane = Arc::new(Lane { cells, sent: Count::default(), received: Count::default() });
-    let sender = Sender { lane: Arc::clone(&lane), sent: 0, received: 0 };
+    let until = lane.cells.len() as u64;
+    let sender = Sender { lane: Arc::clone(&lane), sent: 0, until };
     (sender, Receiver { lane, received: 0, sent: 0 })
 }
 
@@ -97,8 +98,8 @@ pub struct Sender {
     lane: Arc<Lane>,
     /// Cells ever written.
     sent: u64,
-    /// Cells that the receiver has read, as far as is known here.
-    received: u64,
+    /// What that may come to: how many there is room for, with those that the receiver has read as far as is known here.
+    until: u64,
 }
 
 impl Sender {
@@ -132,12 +133,15 @@ impl Sender {
 
     #[inline]
     fn has_room(&mut self, cells: u64) -> bool {
-        let most = self.lane.cells.len() as u64;
-        if self.sent + cells - self.received > most {
-            // Pairs with the Release at the end of `Received`: what is written now was read before.
-            self.received = self.lane.received.0.load(Ordering::Acquire);
-        }
-        self.sent + cells - self.received <= most
+        self.sent + cells <= self.until || self.finds_room(cells)
+    }
+
+    #[cold]
+    fn finds_room(&mut self, cells: u64) -> bool {
+        // Pairs with the Release at the end of `Received`: what is written now was read before.
+        let received = self.lane.received.0.load(Ordering::Acquire);
+        self.until = received + self.lane.cells.len() as u64;
+        self.sent + cells <= self.until
     }
 
     /// Shows the receiver all that was sent. Once for each burst is enough, and cheap.
