@@ -241,8 +241,10 @@ impl Yard {
         let mut places = if self.copy { Some(Places::new(&trace.case)?) } else { None };
         let gather = places.as_mut().map(|places| Gather::new(trace, places));
         let mut taker = Taker { gather, datagrams: 0 };
-        let secret = HashKey::new([9, me as u64]);
-        let mut shard = Shard::new(&self.limits, &self.ledger, secret);
+        let mut shard = match self.way {
+            Way::Sprayed => Shard::steered(&self.limits, &self.ledger, &self.steering),
+            _ => Shard::new(&self.limits, &self.ledger, HashKey::new([9, me as u64])),
+        };
         self.start.wait();
         let (begin, before) = (Instant::now(), cpu::of_this_thread());
         let mut waited = Duration::ZERO;

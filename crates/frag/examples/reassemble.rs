@@ -7,12 +7,12 @@
 //! too long is given up, and its sender can be told.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use frag::{
-    Arrival, Config, Datagram, HashKey, Ledger, Limits, Notice, NoticeKind, Receiver, Released,
-    Sender, Shard, Sink, Steering, lane, wire::Fragment,
+    Arrival, Config, Datagram, HashKey, Ledger, Notice, NoticeKind, Receiver, Released, Sender,
+    Shard, Sink, Steering, lane, wire::Fragment,
 };
 
 /// Packets that are handed in at once.
@@ -139,7 +139,7 @@ pub(crate) fn reassemble(datagrams: u16) -> Result<Summary, frag::BadConfig> {
     let all = Mutex::new(Summary::default());
     let done = AtomicUsize::new(0);
     let ledger = Ledger::of(&limits);
-    // Each secret is drawn at random, where somebody might aim at the tables.
+    // The secret is drawn at random, where somebody might aim at the tables.
     let steering = Steering::new(HashKey::new([1, 2]), 2);
     let ((to_one, from_zero), (to_zero, from_one)) = (lane(LANE), lane(LANE));
     thread::scope(|scope| {
@@ -147,7 +147,7 @@ pub(crate) fn reassemble(datagrams: u16) -> Result<Summary, frag::BadConfig> {
             let (packets, limits, ledger) = (&packets, &limits, &ledger);
             let (all, done, steering) = (&all, &done, &steering);
             scope.spawn(move || {
-                let shard = shard_of(me, limits, ledger);
+                let shard = Shard::steered(limits, ledger, steering);
                 let desk = Desk { packets, summary: Summary::default() };
                 let mut core = Core { me, shard, desk, to, from, late: Vec::new() };
                 work(&mut core, steering, done);
@@ -161,10 +161,6 @@ pub(crate) fn reassemble(datagrams: u16) -> Result<Summary, frag::BadConfig> {
         }
     });
     Ok(all.into_inner().unwrap_or_else(PoisonError::into_inner))
-}
-
-fn shard_of(me: u32, limits: &Limits, ledger: &Arc<Ledger>) -> Shard<u32> {
-    Shard::new(limits, ledger, HashKey::new([u64::from(me), 3]))
 }
 
 /// One core, from its first packet to the last that the other sends.

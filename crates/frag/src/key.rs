@@ -87,6 +87,12 @@ impl HashKey {
         Self::derive([self.next, self.words[7]], self.next)
     }
 
+    /// Whether they hash alike.
+    #[inline]
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.words == other.words
+    }
+
     /// The hash of a key.
     #[inline]
     #[must_use]

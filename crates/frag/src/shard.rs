@@ -147,11 +147,20 @@ impl Ledger {
 }
 
 impl<B> Shard<B> {
-    /// An empty shard. `secret` must be another one for each shard, drawn at random.
+    /// An empty shard. `secret` must be another one for each shard, drawn at random. Where cores hand fragments to each other,
+    /// [`Self::steered`] is better.
     #[must_use]
     pub fn new(limits: &Limits, ledger: &Arc<Ledger>, secret: HashKey) -> Self {
         let (table, lease) = (Table::new(limits, secret), Lease::new(ledger));
         Self { table, lease, parsed: Parsed::burst(), sets: Sets::new() }
+    }
+
+    /// An empty shard, one of those that fragments are steered to: [`Self::push_steered`] hashes each fragment once, and
+    /// not a second time to find its datagram. All shards begin with one secret then, and each changes it once somebody
+    /// has found it out.
+    #[must_use]
+    pub fn steered(limits: &Limits, ledger: &Arc<Ledger>, steering: &Steering) -> Self {
+        Self::new(limits, ledger, steering.secret.clone())
     }
 
     /// The most memory that a shard ever takes beside [`Config::memory_bytes`](crate::Config::memory_bytes), bytes: to
@@ -283,13 +292,15 @@ impl<B> Shard<B> {
         let (mut own, mut others) = ([0u8; BURST], [0u8; BURST]);
         let mut begun = 0;
         for arrivals in arrivals.chunks(BURST) {
+            let is_hashed = self.table.is_by(&steering.secret);
             let (mut own_len, mut others_len) = (0, 0);
             for (at, (to, next)) in (0u8..).zip(parsed.iter_mut().zip(arrivals)) {
                 let other = wire::parse_to(next.packet, next.scope, &mut to.ahead.fragment);
                 to.kind = Kind::of(other);
                 let mut is_own = false;
                 if to.kind == Kind::Fragment {
-                    to.shard = steering.shard(&to.ahead.fragment.key);
+                    to.ahead.hash = steering.secret.hash(&to.ahead.fragment.key);
+                    to.shard = steering.shard_of(to.ahead.hash);
                     is_own = to.shard == mine;
                 } else {
                     to.other = other;
@@ -316,7 +327,12 @@ impl<B> Shard<B> {
                 }
             }
             for at in &own[..own_len] {
-                self.table.look_up(&mut parsed[usize::from(*at)].ahead);
+                let ahead = &mut parsed[usize::from(*at)].ahead;
+                if is_hashed {
+                    self.table.look_up_hashed(ahead);
+                } else {
+                    self.table.look_up(ahead);
+                }
             }
             if self.table.is_far(&self.lease) {
                 let seen = own[..own_len].iter();
@@ -601,7 +617,7 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// To `shards` shards. The secret must not be that of a shard.
+    /// To `shards` shards, best made by [`Shard::steered`]. The secret is drawn at random, and no other shard's.
     #[must_use]
     pub fn new(secret: HashKey, shards: u32) -> Self {
         Self { secret, shards: shards.max(1) }
@@ -611,7 +627,14 @@ impl Steering {
     #[inline]
     #[must_use]
     pub fn shard(&self, key: &Key) -> u32 {
-        (((self.secret.hash(key) >> 32) * u64::from(self.shards)) >> 32) as u32
+        self.shard_of(self.secret.hash(key))
+    }
+
+    /// By the hash of its key. What is the same of all that go to one shard are the highest bits, and a table goes by the
+    /// lowest of those that it keeps.
+    #[inline]
+    const fn shard_of(&self, hash: u64) -> u32 {
+        (((hash >> 32) * self.shards as u64) >> 32) as u32
     }
 }
 

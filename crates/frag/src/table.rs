@@ -258,7 +258,7 @@ impl<B> Table<B> {
     }
 
     /// Datagrams that the index leads to: all of them.
-    #[cfg(all(test, loom))]
+    #[cfg(test)]
     pub(crate) fn indexed(&self) -> usize {
         self.index.len()
     }
@@ -309,7 +309,19 @@ impl<B> Table<B> {
     #[inline(always)]
     pub(crate) fn look_up(&self, ahead: &mut Ahead) {
         ahead.hash = self.hash(&ahead.fragment.key);
+        self.look_up_hashed(ahead);
+    }
+
+    /// [`Self::look_up`] of what was hashed by the present key.
+    #[inline(always)]
+    pub(crate) fn look_up_hashed(&self, ahead: &mut Ahead) {
         ahead.guess = self.index.guess(ahead.hash);
+    }
+
+    /// Whether this is the present key.
+    #[inline]
+    pub(crate) fn is_by(&self, key: &HashKey) -> bool {
+        self.key.is(key)
     }
 
     /// Reads what a push will need of the datagram that is guessed, and answers something of it. Many such
@@ -740,7 +752,7 @@ impl<B> Table<B> {
 
     /// Somebody may have found out the key. `false`: there is no memory for another table.
     #[cold]
-    fn change_key(&mut self, lease: &mut Lease) -> bool {
+    pub(crate) fn change_key(&mut self, lease: &mut Lease) -> bool {
         let there = self.holding.add(lease, self.index.again());
         if there {
             let next = self.key.successor();

@@ -38,6 +38,30 @@ struct World {
 
 const SECRET: [u64; 2] = [1, 2];
 
+/// The hash by which a fragment was steered finds its datagram, as long as the shard has that key.
+#[test]
+fn what_was_steered_is_found_before_and_after_a_change_of_key() {
+    let limits = Config { copy_below: 0, ..Config::default() }.limits().expect("right");
+    let (ledger, steering) = (Ledger::of(&limits), Steering::new(HashKey::new(SECRET), 1));
+    let mut shard = Shard::steered(&limits, &ledger, &steering);
+    assert!(shard.table.is_by(&steering.secret));
+    let mut out = Out::default();
+    let mut push = |shard: &mut Shard<()>, ids: std::ops::Range<u32>, half| {
+        let packets: Vec<_> = ids.map(|id| World::packet(id, half)).collect();
+        let all: Vec<_> = packets.iter().map(|packet| Arrival::new(packet, ())).collect();
+        shard.push_steered(&all, (&steering, 0), 1, &mut out, |_, _, _| unreachable!("of one"));
+        (shard.gauges().datagrams, shard.table.indexed(), out.delivered)
+    };
+    assert_eq!(push(&mut shard, 0..50, 0), (50, 50, 0));
+    assert_eq!(push(&mut shard, 0..20, 1), (30, 30, 20));
+    assert!(shard.table.change_key(&mut shard.lease));
+    assert!(!shard.table.is_by(&steering.secret));
+    assert_eq!(push(&mut shard, 50..80, 0), (60, 60, 20));
+    assert_eq!(push(&mut shard, 20..80, 1), (0, 0, 80));
+    drop(shard);
+    assert_eq!(ledger.left(), ledger.limit());
+}
+
 impl World {
     fn new() -> Self {
         let config = Config {
@@ -58,16 +82,21 @@ impl World {
 
     /// One half of a datagram of two.
     fn push(&mut self, id: u32, half: u8) {
-        let mut packet = [0; 56];
-        packet[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 16, 44, 64]);
-        (packet[8], packet[23], packet[24], packet[39], packet[40]) = (0xfd, 1, 0xfd, 2, 253);
-        packet[43] = if half == 0 { 1 } else { 8 };
-        packet[44..48].copy_from_slice(&id.to_be_bytes());
+        let packet = Self::packet(id, half);
         effort::take();
         let arrival = Arrival { cost: 64, ..Arrival::new(&packet, ()) };
         self.shard.push(arrival, 1, &mut self.out);
         self.pushed += 1;
         self.most = self.most.max(effort::take());
+    }
+
+    fn packet(id: u32, half: u8) -> [u8; 56] {
+        let mut packet = [0; 56];
+        packet[..8].copy_from_slice(&[0x60, 0, 0, 0, 0, 16, 44, 64]);
+        (packet[8], packet[23], packet[24], packet[39], packet[40]) = (0xfd, 1, 0xfd, 2, 253);
+        packet[43] = if half == 0 { 1 } else { 8 };
+        packet[44..48].copy_from_slice(&id.to_be_bytes());
+        packet
     }
 
     fn datagrams(&self) -> usize {

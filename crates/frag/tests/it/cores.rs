@@ -204,7 +204,11 @@ fn work<'p>(
     let arrival = |n: u32| Arrival::new(&packets[n as usize][..], n);
     let limits = roomy(cores);
     let steering = Steering::new(HashKey::new([77, 1]), count);
-    let mut shard = Shard::new(&limits, ledger, HashKey::new([u64::from(me), 0]));
+    let mut shard = if me.is_multiple_of(2) {
+        Shard::steered(&limits, ledger, &steering)
+    } else {
+        Shard::new(&limits, ledger, HashKey::new([u64::from(me), 0]))
+    };
     let (delivered, no_fragments, released) = (Vec::new(), Vec::new(), Vec::new());
     let mut seen = Seen { packets, delivered, no_fragments, released };
     let numbers = 0..u32::try_from(packets.len()).expect("a few");

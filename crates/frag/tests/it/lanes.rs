@@ -106,8 +106,9 @@ impl World {
         let shared = Shared::new(&limits, input.choice(&[1, 4]), &HashKey::new([3, 3]));
         let alone =
             |n| (Shard::new(&limits, &Ledger::of(&limits), HashKey::new([n, 7])), Out::default());
+        let steering = Steering::new(HashKey::new([9, 2]), config.shards);
         let mut posts: Vec<Post> =
-            (0..cores).map(|n| Post::new(n, &limits, &ledger, &shared)).collect();
+            (0..cores).map(|n| Post::new(n, &limits, (&ledger, &steering), &shared)).collect();
         for from in 0..cores {
             for to in 0..cores {
                 let (sender, receiver) = (from != to).then(|| lane(room)).unzip();
@@ -117,7 +118,7 @@ impl World {
         }
         Self {
             posts,
-            steering: Steering::new(HashKey::new([9, 2]), config.shards),
+            steering,
             shared,
             alone: [alone(5), alone(6)],
             outs: [Out::default(), Out::default()],
@@ -309,10 +310,14 @@ impl Post {
     fn new(
         number: usize,
         limits: &Limits,
-        ledger: &Arc<Ledger>,
+        (ledger, steering): (&Arc<Ledger>, &Steering),
         shared: &Arc<Shared<u32>>,
     ) -> Self {
-        let shard = Shard::new(limits, ledger, HashKey::new([number as u64, 1]));
+        let shard = if number.is_multiple_of(2) {
+            Shard::steered(limits, ledger, steering)
+        } else {
+            Shard::new(limits, ledger, HashKey::new([number as u64, 1]))
+        };
         let core = shared.core();
         Self { shard, to: Vec::new(), from: Vec::new(), late: Vec::new(), core }
     }
