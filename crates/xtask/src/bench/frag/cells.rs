@@ -71,11 +71,10 @@ impl Cell {
     }
 
     /// A turn of ours.
-    fn zero_copy(self, bench: &Bench, more: &[&str]) -> anyhow::Result<Vec<f64>> {
+    fn zero_copy(self, bench: &Bench) -> anyhow::Result<Vec<f64>> {
         let words = self.words();
         let mut all = vec!["one", "--engine", "zero-copy"];
         all.extend(words.iter().map(String::as_str));
-        all.extend(more);
         Ok(named(&bench.rounds(1, &all)?, "zero-copy")?.to_vec())
     }
 
@@ -140,11 +139,16 @@ impl Cell {
         let words = self.words();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let trace = dpdk.trace(bench, &words)?;
-        let (mut peer, mut kept, mut ours) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut peer, mut kept) = (Vec::new(), Vec::new());
+        let (mut ours, mut headers) = (Vec::new(), Vec::new());
+        let mut all = vec!["one", "--engine", "zero-copy", "--engine", "headers", "--small-pages"];
+        all.extend(&words);
         for round in 0..bench.rounds {
             let mut measure = |what| -> anyhow::Result<()> {
                 if what == Turn::Ours {
-                    ours.extend(self.zero_copy(bench, &["--small-pages"])?);
+                    let figures = bench.rounds(1, &all)?;
+                    ours.extend(named(&figures, "zero-copy")?);
+                    headers.extend(named(&figures, "headers")?);
                     return Ok(());
                 }
                 let figures = dpdk.run(bench, &trace)?;
@@ -160,6 +164,7 @@ impl Cell {
         Ok(vec![
             times(format!("{name}: against DPDK"), &peer, &ours, Some(floor)),
             times(format!("{name}: against DPDK, mbufs not freed"), &kept, &ours, None),
+            times(format!("{name}: bound, DPDK against headers alone"), &peer, &headers, None),
         ])
     }
 }
@@ -216,8 +221,8 @@ fn comparison(name: String, quick: bool, one: Cell, other: Cell, floor: f64) -> 
             let (mut peer, mut ours) = (Vec::new(), Vec::new());
             for turn in (0..bench.rounds).flat_map(Turn::of) {
                 match turn {
-                    Turn::Peer => peer.extend(one.zero_copy(bench, &[])?),
-                    Turn::Ours => ours.extend(other.zero_copy(bench, &[])?),
+                    Turn::Peer => peer.extend(one.zero_copy(bench)?),
+                    Turn::Ours => ours.extend(other.zero_copy(bench)?),
                 }
             }
             Ok(vec![times(name.clone(), &peer, &ours, Some(floor))])
