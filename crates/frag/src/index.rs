@@ -1,11 +1,12 @@
 //! From a hash to the number of a record: open addressing in cache lines, growing while in use.
 //!
 //! A slot is 8 bytes, half of the hash and a record's number, so that a cache line holds eight and a
-//! search rarely leaves it. There is room for four times as many at least: a search that goes on behind its first slot was
-//! not foreseen, and what a core has begun meanwhile is lost. When that ends, or the table is nearly
-//! empty, or a search gets so long that somebody may have found out the key, a second table is begun, and
-//! each call moves a few slots: no call waits for the whole. Both are cut into segments that come when
-//! they are first written to and go when they are passed.
+//! search rarely leaves it. There is room for four times as many at least, while that is in a core's own caches,
+//! and else for twice as many: a search that goes on behind its first slot was not foreseen, and what the core
+//! has begun meanwhile is lost. When that room ends, or the table is nearly empty, or a search gets so long
+//! that somebody may have found out the key, a second table is begun, and each call moves a few slots: no call
+//! waits for the whole. Both are cut into segments that come when they are first written to and go when they
+//! are passed.
 
 /// Slots in a segment: a page of 4 KiB. Few where every interleaving is tried, so that some datagrams make
 /// the table grow.
@@ -17,10 +18,12 @@ const MOVES: usize = if cfg!(loom) { 1 } else { 16 };
 /// What a move costs into a segment that comes with it, in slots: its memory is most likely new to the
 /// process. By another key the first moves go to a new one each.
 const SEGMENT_MOVES: usize = 8;
-/// A search of this many slots is no chance: at most a quarter of the slots are in use.
+/// A search of this many slots is no chance: at most half of the slots are in use.
 const SEARCH_MAX: usize = if cfg!(loom) { 2 } else { 128 };
-/// Slots of a table that is in a core's second cache whatever else is there. Up to so many are used more freely.
+/// Slots of a table that is in a core's second cache whatever else is there, and of one that alone would fill it. Up to so
+/// many are used more freely.
 const NEAR_SLOTS: usize = 8192;
+const FAR_SLOTS: usize = 131_072;
 /// A table is too large when it has more than so many times as many slots as one of a quarter of them would need. Twice
 /// that quarter: or it would shrink and grow again.
 const SPARSE: usize = if cfg!(loom) { 2 } else { 8 };
@@ -73,8 +76,10 @@ impl Table {
             2
         } else if slots < NEAR_SLOTS {
             8
-        } else {
+        } else if slots < FAR_SLOTS {
             4
+        } else {
+            2
         }
     }
 
