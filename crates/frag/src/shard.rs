@@ -200,8 +200,8 @@ impl<B> Shard<B> {
     }
 
     /// Takes in many packets, and empties the list. What all of them need of the datagrams in progress is fetched at once,
-    /// where these are many and long: with 10,000 in progress that takes 0.48 to 1.00 of the time of one by one, with fewer
-    /// 0.83 to 1.04 (`bench/record/2026-12-01-frag.txt`), and a sink is told of what will be complete ([`Sink::soon`]). Their own headers
+    /// where these are many and long: with 10,000 in progress that takes 0.60 to 1.01 of the time of one by one, with fewer
+    /// 0.85 to 1.08 (`bench/record/2026-12-01-frag.txt`), and a sink is told of what will be complete ([`Sink::soon`]). Their own headers
     /// the caller should have prefetched, as every program does that takes packets from a ring: best during the call before
     /// ([`Sink::meanwhile`]).
     ///
