@@ -186,7 +186,7 @@ impl Book {
     }
 
     fn verdict_after(&self, took: Duration) -> anyhow::Result<()> {
-        ensure!(!self.lines.is_empty(), "no row has such a name; `--list` names them");
+        self.has_any()?;
         let skipped =
             self.lines.iter().filter(|line| matches!(line.outcome, Outcome::Skipped(_))).count();
         let below = self.lines.iter().filter(|line| !line.passes()).count();
@@ -204,12 +204,17 @@ impl Book {
         Ok(())
     }
 
+    fn has_any(&self) -> anyhow::Result<()> {
+        ensure!(!self.lines.is_empty(), "no row has such a name; `--list` names them");
+        Ok(())
+    }
+
     /// Writes `bench/record/DATE-WHAT.txt` and says where it is. `part`: which rows were asked for, if not all; they
     /// have a file of their own. Of the same rows on the same day the last record counts.
     ///
     /// # Errors
     ///
-    /// When the file cannot be written.
+    /// When there is nothing to record, or the file cannot be written.
     pub(crate) fn record(
         &self,
         root: &Path,
@@ -218,6 +223,7 @@ impl Book {
         reading: &str,
         command: &str,
     ) -> anyhow::Result<PathBuf> {
+        self.has_any()?;
         let date = today(root);
         let part = part.map(|part| format!("-{}", file_name(part))).unwrap_or_default();
         let path = root.join(format!("bench/record/{date}-{what}{part}.txt"));
@@ -363,6 +369,11 @@ mod tests {
         // The same rows once more: the last one counts.
         assert_eq!(record(&book, None).unwrap(), all);
         assert_ne!(std::fs::read_to_string(&all).unwrap(), text);
+        // Of nothing there is none: whoever has asked for what is not there would commit it.
+        let kept = std::fs::read_to_string(&all).unwrap();
+        let error = record(&Book::silent(), None).unwrap_err();
+        assert!(error.to_string().starts_with("no row has such a name"), "{error}");
+        assert_eq!(std::fs::read_to_string(&all).unwrap(), kept);
         crate::bench::stage::remove_dir(&root);
     }
 
