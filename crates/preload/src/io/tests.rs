@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
 
 use super::*;
@@ -130,4 +130,58 @@ fn messages_of_one_call_do_not_go_to_different_connections() {
     assert_eq!(sending.join().unwrap(), 1);
     its_peer.set_nonblocking(true).unwrap();
     assert_eq!(its_peer.read(&mut [0]).map_err(|e| e.kind()), Err(ErrorKind::WouldBlock));
+}
+
+/// What was kept for a call of another thread is that thread's, and a forked child does not have it: it goes by the descriptor
+/// that it has, also to wake its peer.
+#[test]
+fn a_child_does_not_go_by_what_is_kept_for_a_call_of_its_parent() {
+    let ([near, mut far], is_attached) = connected();
+    if !is_attached {
+        return eprintln!("skipped: no board to be had here");
+    }
+    let other = near.try_clone().unwrap();
+    let fd = near.into_raw_fd();
+    let conn = fds::conn(fd).unwrap();
+    let reading = std::thread::spawn(move || {
+        let mut byte = [0];
+        // SAFETY: our own buffer.
+        (unsafe { libc::recv(fd, byte.as_mut_ptr().cast(), 1, 0) }, byte)
+    });
+    asleep(conn);
+    // SAFETY: ours, and nobody else's.
+    assert_eq!(unsafe { libc::close(fd) }, 0);
+    assert_ne!(conn.kept.load(Ordering::Relaxed), 0, "nothing is kept for that call");
+    let far_conn = fds::conn(far.as_raw_fd()).unwrap();
+    far.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+    let mut hears = far.try_clone().unwrap();
+    let hearing = std::thread::spawn(move || {
+        let mut byte = [0];
+        hears.read_exact(&mut byte).map(|()| byte).map_err(|e| e.kind())
+    });
+    asleep(far_conn);
+
+    // SAFETY: the child makes two calls.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let byte = b"x".as_ptr().cast();
+        // SAFETY: a byte of our own.
+        let sent = unsafe { libc::send(other.as_raw_fd(), byte, 1, libc::MSG_NOSIGNAL) };
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(i32::from(sent != 1)) };
+    }
+    assert_eq!(hearing.join().unwrap(), Ok([b'x']));
+    let mut how = 0;
+    // SAFETY: our child, and a valid place.
+    assert_eq!((unsafe { libc::waitpid(child, &raw mut how, 0) }, how), (child, 0));
+    // The call of the parent goes on.
+    far.write_all(b"y").unwrap();
+    assert_eq!(reading.join().unwrap(), (1, [b'y']));
+}
+
+/// Waits until a thread sleeps on a connection in the kernel, or is about to and has to be rung for.
+fn asleep(conn: &Conn) {
+    while conn.halves(fds::world().unwrap()).unwrap().0.sleepers.load(Ordering::Relaxed) == 0 {
+        call::sched_yield();
+    }
 }

@@ -161,15 +161,22 @@ pub(super) fn free() {
     let _ = CHANGING.word().compare_exchange(lock::tid(), 0, Ordering::Release, Ordering::Relaxed);
 }
 
-/// A forked child has none of the threads whose calls these descriptors are for.
+/// A forked child has none of the threads whose calls these descriptors are for, but the one that has forked: in a handler,
+/// it may be in such a call. What else it does goes by the descriptors that it has.
 pub(super) fn let_all_go() {
     // Whoever held it is not in this process.
     CHANGING.word().store(0, Ordering::Relaxed);
     for kept in &KEPT {
         let word = kept.word.load(Ordering::Relaxed);
-        if let Some(fd) = word.checked_sub(1) {
-            let _ = call::close(fd.cast_signed());
-            forget(word);
+        let Some(fd) = word.checked_sub(1) else { continue };
+        // SAFETY: records are never unmapped, and it is in use for as long as something is kept for it.
+        if let Some(conn) = unsafe { kept.conn.load(Ordering::Relaxed).as_ref() } {
+            if left::calls_on(conn).holding > 0 {
+                continue;
+            }
+            let _ = conn.kept.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
+        let _ = call::close(fd.cast_signed());
+        forget(word);
     }
 }
