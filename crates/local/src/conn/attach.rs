@@ -519,7 +519,7 @@ impl Conn {
             let waited = half.flags.load(Ordering::Relaxed) & flag::UNRUNG != 0;
             if waited && let Some((mine, peer)) = self.halves(w) {
                 mine.flags.fetch_and(!flag::UNRUNG, Ordering::Relaxed);
-                self.notify(w, self.own_fd(mine), mine, peer);
+                self.notify(w, -1, mine, peer);
             }
         }
         up

@@ -12,7 +12,8 @@ const EBADF: i32 = 9;
 const ENOTSOCK: i32 = 88;
 
 impl Conn {
-    /// Wakes whoever waits at the other end, if it asked for it.
+    /// Wakes whoever waits at the other end, if it asked for it. `fd` leads here for as long as the caller has a lock for which
+    /// a close [waits](Self::await_calls); -1: it has none.
     #[inline]
     pub fn notify(&self, w: &World, fd: i32, mine: &Half, peer: &Half) {
         match wait::look(&peer.wait) {
@@ -77,7 +78,11 @@ impl Conn {
         }
         // What is announced and what is sent must agree to the byte.
         let Some(_held) = lock::lock_of(&mine.bell_lock, &mine.lent) else { return false };
-        let fd = self.descriptor(fd);
+        // A close waits for who has a lock, and others may go on with the connection, whose peer nothing else wakes. Where it
+        // has not waited, it was a handler's that has interrupted us.
+        let is_led_here = fd >= 0 && self.phase() == Phase::Attached;
+        let fd = if fd < 0 { self.own_fd(mine) } else { fd };
+        let fd = if is_led_here { self.kept_or(fd) } else { self.descriptor(fd) };
         if fd < 0 || !switch::announce(&mine.flags, &mine.bells, &mine.bell_owed) {
             return false;
         }

@@ -18,6 +18,8 @@ pub(super) const OTHERS_NS: u64 = if cfg!(test) { 60_000_000_000 } else { 50_000
 /// answered, before they have rung for it. They hold a lock meanwhile, for which others wait without a limit.
 const CALLS_NS: u64 = if cfg!(test) { 60_000_000_000 } else { 1_000_000_000 };
 
+const EBADF: i32 = 9;
+
 /// What lasts longer is no short connection, nanoseconds.
 const SHORT_NS: u64 = 100_000_000;
 
@@ -157,12 +159,18 @@ impl Conn {
     #[inline]
     #[must_use]
     pub fn descriptor(&self, fd: i32) -> i32 {
-        // Acquire: the duplicate is made before it is told. Pairs with the store of who closes.
-        match self.kept.load(Ordering::Acquire).checked_sub(1) {
-            Some(kept) => kept.cast_signed(),
-            None if self.refs.load(Ordering::Acquire) == 0 => -1,
-            None => fd,
+        match self.kept_or(-1) {
+            -1 if self.refs.load(Ordering::Acquire) == 0 => -1,
+            -1 => fd,
+            kept => kept,
         }
+    }
+
+    /// [`Self::descriptor`], where `fd` leads here until the caller frees its lock.
+    #[inline]
+    pub(super) fn kept_or(&self, fd: i32) -> i32 {
+        // Acquire: the duplicate is made before it is told. Pairs with the store of who closes.
+        self.kept.load(Ordering::Acquire).checked_sub(1).map_or(fd, u32::cast_signed)
     }
 
     /// `shutdown()` of an attached connection. What the kernel does of it comes behind what the peer is told: who closes waits
@@ -179,6 +187,13 @@ impl Conn {
         write: bool,
     ) -> Result<(), i32> {
         let _ending = lock::lock(&self.ending);
+        // Pairs with `await_calls`.
+        full_fence();
+        let fd = self.descriptor(fd);
+        if fd < 0 {
+            // The half is another connection's soon, if not by now.
+            return Err(EBADF);
+        }
         let how = if read && write { 2 } else { i32::from(write) };
         let by_kernel = || call::shutdown(self.descriptor(fd), how);
         self.shutdown(w, fd, read, write).unwrap_or_else(by_kernel)

@@ -743,6 +743,7 @@ impl Conn {
 
     fn ring_for_demotion(&self, w: &World, fd: i32, mine: &Half, peer: &Half) {
         if let Some(_held) = lock::lock_of(&mine.tx_lock, &mine.lent)
+            && self.descriptor(fd) >= 0
             // Before the switch a doorbell would be taken for a byte of the stream.
             && mine.flags.load(Ordering::Relaxed) & (flag::UP | flag::DOWN) == flag::UP
         {

@@ -162,6 +162,32 @@ fn who_closes_waits_for_an_end_that_is_the_kernels() {
     assert_eq!(client.conn.shuts_down(client.w, client.fd(), true, true), Err(9));
 }
 
+/// A call that has looked at the connection before another thread closes it finds that it has none.
+#[test]
+fn what_was_closed_is_not_ended() {
+    let [client, server] = attached();
+    assert!(client.conn.closes_alone());
+    assert_eq!(client.conn.shuts_down(client.w, client.fd(), true, true), Err(9));
+    let (_, mine) = client.conn.my_half(client.w).unwrap();
+    assert_eq!(mine.flags.load(Ordering::Relaxed) & (flag::SHUT | flag::SHUT_RD), 0);
+    assert!(!call::ended(server.fd()));
+}
+
+/// It is waited for, so its number is good until it has ended; and a child of ours may go on with the connection, so that no
+/// end in the kernel wakes the peer.
+#[test]
+fn a_send_that_has_begun_before_a_close_rings() {
+    let [client, server] = attached();
+    let (_, theirs) = server.conn.my_half(server.w).unwrap();
+    server.conn.arm_cold(server.w, theirs);
+    let read = |_: *mut [u8]| {
+        assert!(client.conn.closes_alone());
+        Ok(1)
+    };
+    assert_eq!(client.conn.send_with(client.w, client.fd(), 1, read), Ok(1));
+    eventually_has(server.fd(), 1);
+}
+
 /// Nor before who has found that its number leads here has done something by that.
 #[test]
 fn who_closes_waits_for_one_that_goes_by_the_number() {
