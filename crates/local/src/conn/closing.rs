@@ -18,6 +18,10 @@ pub(super) const OTHERS_NS: u64 = if cfg!(test) { 60_000_000_000 } else { 50_000
 /// answered, before they have rung for it. They hold a lock meanwhile, for which others wait without a limit.
 const CALLS_NS: u64 = if cfg!(test) { 60_000_000_000 } else { 1_000_000_000 };
 
+/// How long who does something by a number waits for another one who does: they need not be kept from each other.
+const NUMBERED_NS: u64 = 50_000_000;
+/// How often it is tried to be the next.
+const NUMBERED_TRIES: u32 = 16;
 const EBADF: i32 = 9;
 
 /// What lasts longer is no short connection, nanoseconds.
@@ -201,10 +205,17 @@ impl Conn {
 
     /// For who does something in the kernel by a number that the table of descriptors leads here by, as it says after this: what
     /// closes it takes it out of the table first, and waits then until this is dropped. Nothing that others wait for with
-    /// a lock is to be waited for meanwhile. `None`: this very thread has it, and a handler of its own has interrupted it.
+    /// a lock is to be waited for meanwhile. `None`: this very thread has it, and a handler of its own has interrupted it;
+    /// or another one does not give it back, which a handler has made wait for what we hold, or leave for good.
     #[must_use]
     pub fn by_number(&self) -> Option<lock::Held<'_>> {
-        let held = lock::lock(&self.numbered);
+        let mut held = lock::try_lock(&self.numbered);
+        for _ in 0..NUMBERED_TRIES {
+            if held.is_some() || !lock::outlast(&self.numbered, NUMBERED_NS) {
+                break;
+            }
+            held = lock::try_lock(&self.numbered);
+        }
         // Pairs with `await_calls`.
         full_fence();
         held

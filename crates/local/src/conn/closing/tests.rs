@@ -209,6 +209,30 @@ fn who_closes_waits_for_one_that_goes_by_the_number() {
     server.conn.closing(server.w, server.fd());
 }
 
+/// A handler has left it for good, or waits in it for what this thread holds.
+#[test]
+fn who_goes_by_a_number_waits_for_no_other_one_for_ever() {
+    let [client, _server] = attached();
+    let (taken, is_taken) = std::sync::mpsc::channel();
+    let (tell, told) = std::sync::mpsc::channel();
+    let conn = client.conn;
+    std::thread::scope(|scope| {
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
+            std::mem::forget(conn.by_number());
+            taken.send(()).expect("it is waited for");
+            // It lives for as long as the others look.
+            let _ = ends.recv();
+            lock::free_if_left(&conn.numbered);
+        });
+        is_taken.recv().expect("it says so");
+        scope.spawn(move || tell.send(conn.by_number().is_none()));
+        let got = told.recv_timeout(std::time::Duration::from_secs(30));
+        drop(end);
+        assert_eq!(got, Ok(true));
+    });
+}
+
 fn is_free(word: &AtomicU32) -> bool {
     word.load(Ordering::Acquire) == 0
 }
